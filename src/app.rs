@@ -5,6 +5,7 @@
 //! 2. Whatever is started here has been told to end when [`run`] returns, and was given the configured drain for it.
 //! 3. Signals are the caller's matter: a service that embeds us has its own.
 
+mod access;
 mod health;
 pub mod instance;
 pub mod lanes;
@@ -22,7 +23,8 @@ use tokio::net::TcpListener;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
-use crate::api::{self, Gate, Hosts, Report, Status as _};
+use crate::api::auth::Access;
+use crate::api::{self, Front, Gate, Hosts, Report, Rooms, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{LaneThreads, Members, member};
 use crate::telemetry::{self, Figures, TelemetryError};
@@ -89,7 +91,7 @@ pub async fn run(config: Config, stop: impl Future<Output = ()>) -> Result<(), E
 }
 
 /// The same for a caller whose configuration may change meanwhile: of each one that `reloads` gives, the allow-lists
-/// hold from then on. What else is different is told in the log, and needs a restart.
+/// and the tokens hold from then on. What else is different is told in the log, and needs a restart.
 ///
 /// # Errors
 /// See [`Error`]; what was started has been stopped again.
@@ -127,15 +129,18 @@ pub async fn run_reloading(
     let (stopping, _) = watch::channel(());
     let gate = Arc::new(Gate::new(files));
     let own = config.http_hosts.iter().map(String::as_str).chain([advertise.as_str()]);
-    let front = (Hosts::new(own), Arc::clone(&gate));
+    let access = Arc::new(Access::new(access::tokens(&config)));
+    access::warn_if_open(&config);
+    let front = Front::new(Hosts::new(own), Arc::clone(&gate), Arc::clone(&access));
     let health = Arc::new(Health::new(figures.clone(), gate));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let serving = tokio::spawn(api::serve(listener, status, timers, front, closed(&stopping)));
+    let rooms = Rooms { timers, tasks: None };
+    let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
-    let ended = lanes(config, advertise, reloads, (&health, &known), stop).await;
+    let ended = lanes(config, advertise, reloads, (&health, &known, &access), stop).await;
 
     // Health stays visible while the lanes drain.
     drop(stopping);
@@ -148,7 +153,7 @@ async fn lanes(
     config: Config,
     advertise: String,
     mut reloads: mpsc::Receiver<Config>,
-    (health, known): (&Arc<Health>, &TimersOfInstance),
+    (health, known, access): (&Arc<Health>, &TimersOfInstance, &Access),
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let mut stop = pin!(stop);
@@ -196,7 +201,10 @@ async fn lanes(
                     break Err(Error::Refounded);
                 }
             }
-            Some(new) = reloads.recv() => now = reload(&now, &new, &lane_threads),
+            Some(new) = reloads.recv() => {
+                now = reload(&now, &new, &lane_threads);
+                access.set(access::tokens(&now));
+            }
         }
     };
     tracing::info!("stopping");
@@ -260,7 +268,7 @@ fn reload(now: &Config, new: &Config, lane_threads: &LaneThreads) -> Config {
             return now.clone();
         }
     }
-    tracing::info!("configuration read again; its allow-lists are in force");
+    tracing::info!("configuration read again; its allow-lists and tokens are in force");
     warn_if_open(&reloaded);
     if !restart.is_empty() {
         tracing::warn!(

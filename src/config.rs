@@ -25,6 +25,7 @@ use serde::Deserialize;
 use crate::engine::Millis;
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Preset;
+use crate::kafka::settings::Secret;
 
 pub use callbacks::{CallbacksConfig, SecretConfig, SecretText};
 pub use kafka::KafkaConfig;
@@ -67,9 +68,9 @@ pub struct Config {
     /// Range: letters, digits, `.`, `_`, `-`; at most 64 bytes.
     pub instance: Option<String>,
 
-    /// Address to serve health, metrics and the API of timers on. Port 0 takes a free one. There is no authentication:
-    /// anyone who reaches it may look at timers and cancel them. So an address that others reach than this machine is refused
-    /// unless `http-unauthenticated` says that this is meant.
+    /// Address to serve health, metrics and the API on. Port 0 takes a free one. Without `api.tokens` there is no
+    /// authentication: anyone who reaches it may look at timers and cancel them. So an address that others reach than this
+    /// machine is refused unless there are tokens, or `http-unauthenticated` says that this is meant.
     ///
     /// Default: not set; a free port on 127.0.0.1, written to the log.
     /// Range: `localhost` or an IP address, and a port, as in `127.0.0.1:8080` or `[::1]:8080`.
@@ -77,7 +78,8 @@ pub struct Config {
     pub http: Option<SocketAddr>,
 
     /// Whether the API of timers may be served to other machines, though it asks nobody who he is: `http` and `advertise`
-    /// may then be addresses that are not this machine's own.
+    /// may then be addresses that are not this machine's own. Tasks and projects are then still open to this machine alone:
+    /// others need a token.
     ///
     /// Default: `false`. Range: `true` or `false`.
     #[serde(deserialize_with = "text::one")]
@@ -276,6 +278,9 @@ pub struct Config {
     /// Default: empty. Range: at most 1000; names of `a-z`, `0-9`, `.`, `_`, `-`; at most 64 bytes.
     pub secrets: BTreeMap<String, SecretConfig>,
 
+    /// Who may ask the API.
+    pub api: ApiConfig,
+
     /// What is logged to standard error, and how.
     pub log: LogConfig,
 
@@ -305,6 +310,78 @@ pub struct IntakeConfig {
     ///
     /// Default: not set; what the `allow` of all permits. Range: 1 to 1000 expressions.
     pub allow: Option<Vec<String>>,
+}
+
+/// `[api]`: who may ask the API.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct ApiConfig {
+    /// The token that commands of this configuration send to instances, as `--api-token` does. Best set in the environment.
+    ///
+    /// Default: not set; commands send none. Range: text.
+    #[serde(deserialize_with = "text::some")]
+    pub token: Option<Secret>,
+
+    /// Tokens that callers of the API may send, each an `[[api.tokens]]` with `name` (for the log), `sha256` (of the token, in
+    /// hexadecimal digits), `role` and `projects`. Role `read`: get and list; `write`: create, cancel and retry, too; `admin`:
+    /// projects, services and pauses, too. `projects` is a list of names, or `["*"]` for all; an `admin` without it has all.
+    /// `waterclock token` makes one. They are read again at SIGHUP.
+    ///
+    /// Default: empty. Range: at most 1000; the file only.
+    pub tokens: Vec<TokenConfig>,
+}
+
+/// `[[api.tokens]]`: one token that callers may send.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TokenConfig {
+    /// Whose it is, for the log: 1 to 64 of letters, digits, `.`, `_`, `-`.
+    pub name: String,
+    /// The SHA-256 of the token in 64 hexadecimal digits.
+    pub sha256: String,
+    /// The projects that it covers; `*`: all.
+    pub projects: Vec<String>,
+    /// What its holder may do.
+    #[serde(deserialize_with = "text::one")]
+    pub role: TokenRole,
+}
+
+impl TokenConfig {
+    /// The hash as bytes; `None`: it is none.
+    #[must_use]
+    pub fn hash(&self) -> Option<[u8; 32]> {
+        let digits: Option<Vec<u8>> = self
+            .sha256
+            .chars()
+            .map(|c| c.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
+            .collect();
+        let byte = |pair: &[u8]| pair.iter().fold(0, |byte, digit| byte << 4 | digit);
+        let bytes: Vec<u8> = digits?.chunks(2).map(byte).collect();
+        (self.sha256.len() == 64).then(|| bytes.try_into().ok())?
+    }
+
+    /// The projects that it covers; `None`: all.
+    #[must_use]
+    pub fn covered(&self) -> Option<&[String]> {
+        let is_all = self.projects.is_empty() && self.role == TokenRole::Admin
+            || self.projects.iter().any(|name| name == ALL_PROJECTS);
+        (!is_all).then_some(&self.projects)
+    }
+}
+
+/// Stands for all projects.
+const ALL_PROJECTS: &str = "*";
+
+/// What the holder of a token may do; each may do what those before it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenRole {
+    /// Get and list.
+    #[default]
+    Read,
+    /// Create, cancel and retry.
+    Write,
+    /// Change projects and services.
+    Admin,
 }
 
 /// `[log]`: what is logged to standard error, and how.
@@ -435,6 +512,7 @@ impl Default for Config {
             commit_interval: Millis(2),
             callbacks: CallbacksConfig::default(),
             secrets: BTreeMap::new(),
+            api: ApiConfig::default(),
             log: LogConfig::default(),
             drain: Millis(8_000),
         }
@@ -486,12 +564,12 @@ impl Config {
             .collect()
     }
 
-    /// This configuration with the allow-lists of another one, for a process that goes on; and the keys in which the
+    /// This configuration with the allow-lists and the tokens of another one, for a process that goes on; and the keys in which the
     /// other differs besides, which hold only after a restart.
     #[must_use]
     pub fn reloaded(&self, other: &Self) -> (Self, Vec<&'static str>) {
         let (allow, allow_all) = (other.allow.clone(), other.allow_all);
-        let mut new = Self { allow, allow_all, ..self.clone() };
+        let mut new = Self { allow, allow_all, api: other.api.clone(), ..self.clone() };
         for (name, intake) in &mut new.intakes {
             match other.intakes.get(name) {
                 Some(other) => intake.allow.clone_from(&other.allow),
@@ -505,11 +583,11 @@ impl Config {
             let only_allow = IntakeConfig { allow: main.allow.clone(), ..IntakeConfig::default() };
             new.intakes.insert(MAIN_INTAKE.to_owned(), only_allow);
         }
-        // A remaining difference is no allow-list, or is one of an intake that this process does not read. No field is
+        // A remaining difference is no allow-list and no token, or is a list of an intake that this process does not read. No field is
         // left out: a new one does not compile until it stands here.
         #[rustfmt::skip]
         let Self {
-            allow: _, allow_all: _,
+            allow: _, allow_all: _, api: _,
             brokers, namespace, data_dir, instance, http, http_unauthenticated, http_hosts, advertise,
             threads, delivery, tracking, history, max_tracked, settle, order, foreign_wait, weak_topics,
             max_delay, horizon, lead, hop_linger, memory, ladder, lanes, intakes, kafka, session_timeout,

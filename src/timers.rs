@@ -3,6 +3,7 @@
 //! | | |
 //! |---|---|
 //! | `service`, `commands`, `find_record`, `ticket` | answers for timers, and writes commands about them |
+//! | `tasks` | the same for tasks; writes their creates |
 //! | `replies` | what lane threads report: which lanes are here, and the outcome of commands |
 //! | `changelog` | reads `<ns>.timers` into the index, and tells lane threads what holds |
 //! | `index` | the copy on disk; the only room that knows the store |
@@ -15,6 +16,7 @@ mod find_record;
 pub mod index;
 mod replies;
 pub mod service;
+mod tasks;
 mod ticket;
 
 use std::sync::Arc;

@@ -35,12 +35,13 @@ const CRATES: [(&str, &[&str]); 8] = [
     ("crates/fuzz-targets", &["engine"]),
 ];
 /// Libraries that only these crates may name among their dependencies.
-const LIBRARIES: [(&str, &[&str]); 10] = [
+const LIBRARIES: [(&str, &[&str]); 11] = [
     ("rdkafka", &["crates/kafka"]),
     ("reqwest", &["crates/client", "crates/kafka", "crates/tools", "."]),
     ("metrics", &["crates/telemetry", "."]),
     ("sled", &["."]),
     ("axum", &["."]),
+    ("utoipa", &["."]),
     ("ratatui", &["crates/tools"]),
     ("plotters", &["crates/tools"]),
     ("hdrhistogram", &["crates/tools"]),

@@ -34,6 +34,8 @@ pub(super) enum Who {
 pub(super) enum Kind {
     /// It waits for what becomes of one command.
     Wait,
+    /// It creates one task.
+    Create,
     /// It looks one timer up.
     Look,
     /// It is about many timers.
@@ -45,6 +47,7 @@ impl Kind {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Wait => "requests that cancel a timer, or give it another time",
+            Self::Create => "requests that create one task",
             Self::Look => "look-ups of one timer",
             Self::Large => "lists, batches and forecasts",
         }
@@ -54,6 +57,7 @@ impl Kind {
     fn part(self) -> usize {
         match self {
             Self::Wait => 4,
+            Self::Create => 8,
             Self::Look => 16,
             Self::Large => 32,
         }
@@ -144,7 +148,7 @@ impl Gate {
         let most = most.clamp(CONNECTIONS_MIN, CONNECTIONS_MAX);
         let connections = usize::try_from(most).unwrap_or(usize::MAX);
         let rooms = [Who::Caller, Who::Peer].into_iter().flat_map(|who| {
-            [Kind::Wait, Kind::Look, Kind::Large].map(|kind| {
+            [Kind::Wait, Kind::Create, Kind::Look, Kind::Large].map(|kind| {
                 let most = connections / kind.part();
                 Arc::new(Room { who, kind, most, taken: Mutex::default() })
             })

@@ -1,8 +1,8 @@
-//! What a running process serves on `--http`: health, metrics and timers.
+//! What a running process serves on `--http`: health, metrics, timers, tasks and projects.
 //!
 //! For the binary: a service that runs an instance needs only `run` and `Config` of the crate.
 //!
-//! It knows the process only through [`Status`] and [`timers::model::Timers`].
+//! It knows the process only through [`Status`], [`timers::model::Timers`], [`tasks::Desk`] and [`projects::Projects`].
 //!
 //! # Invariants
 //! 1. A client may send slowly, send much, read its responses slowly, or open many connections. It costs a bounded
@@ -11,14 +11,20 @@
 //!    connection stays free for it, however busy the others are.
 //! 3. A web page reaches no timers. It may reach health and metrics, which name no id, key or target.
 
+pub mod auth;
 mod gate;
+mod guard;
 mod health;
 mod hosts;
+mod openapi;
+mod problem;
+pub mod projects;
 mod serve;
 mod stream;
+pub mod tasks;
 pub mod timers;
 
 pub use gate::Gate;
 pub use health::{Report, Status};
 pub use hosts::Hosts;
-pub use serve::serve;
+pub use serve::{Front, Rooms, serve};

@@ -19,11 +19,15 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 
+use super::auth::{Access, Peer};
 use super::gate::{Gate, Held};
+use super::guard::{Clock, Guard, Rules};
 use super::health::{Status, router};
 use super::hosts::Hosts;
 use super::stream::Stream;
+use super::tasks::{self, Tasks};
 use super::timers::{self, model::Timers};
+use super::{openapi, projects};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
 #[derive(Clone, Copy)]
@@ -64,17 +68,59 @@ const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed (too many open files, mostly), so that it is not tried in a circle.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
+/// What every room of the API asks before it answers. Clones share it.
+#[derive(Clone)]
+pub struct Front {
+    hosts: Hosts,
+    pub(super) gate: Arc<Gate>,
+    access: Arc<Access>,
+}
+
+impl Front {
+    /// By which names the instance may be asked, how much at once, and by whom.
+    #[must_use]
+    pub const fn new(hosts: Hosts, gate: Arc<Gate>, access: Arc<Access>) -> Self {
+        Self { hosts, gate, access }
+    }
+
+    /// What stands before a room.
+    pub(super) fn guard(&self, rules: Rules, clock: Clock) -> Arc<Guard> {
+        let (hosts, gate) = (self.hosts.clone(), Arc::clone(&self.gate));
+        Arc::new(Guard { rules, clock, hosts, access: Arc::clone(&self.access), gate })
+    }
+}
+
+/// What the API serves beside health.
+pub struct Rooms {
+    /// `/v1/timers`.
+    pub timers: Arc<dyn Timers>,
+    /// `/v1/tasks` and `/v1/projects`; `None`: there are no such paths.
+    pub tasks: Option<Tasks>,
+}
+
+impl Rooms {
+    pub(super) fn router(self, front: &Front) -> Router {
+        let app = openapi::router().merge(timers::router(self.timers, front));
+        match self.tasks {
+            Some(of) => {
+                app.merge(tasks::router(of.clone(), front)).merge(projects::router(of, front))
+            }
+            None => app,
+        }
+    }
+}
+
 /// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most.
 pub async fn serve(
     listener: TcpListener,
     status: Arc<dyn Status>,
-    timers: Arc<dyn Timers>,
-    (hosts, gate): (Hosts, Arc<Gate>),
+    rooms: Rooms,
+    front: Front,
     stop: impl Future<Output = ()>,
 ) {
-    let limits = Limits::new(gate.connections);
+    let limits = Limits::new(front.gate.connections);
     let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    serve_within(limits, listener, app.merge(timers::router(timers, hosts, gate)), stop).await;
+    serve_within(limits, listener, app.merge(rooms.router(&front)), stop).await;
 }
 
 async fn serve_within(
@@ -91,10 +137,11 @@ async fn serve_within(
             () = &mut stop => break,
             Some(_) = running.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, from)) => {
                     // With none idle it is closed: there are fewer places for requests than connections.
                     let Some(mine) = open.enter(limits.connections) else { continue };
-                    running.spawn(connection(limits, stream, app.clone(), mine, stopped.clone()));
+                    let of_client = (stream, Peer(from.ip()));
+                    running.spawn(connection(limits, of_client, app.clone(), mine, stopped.clone()));
                 }
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a connection");
@@ -210,7 +257,7 @@ enum End {
 
 async fn connection(
     limits: Limits,
-    stream: TcpStream,
+    (stream, peer): (TcpStream, Peer),
     app: Router,
     mine: Mine,
     mut stopped: watch::Receiver<()>,
@@ -228,6 +275,7 @@ async fn connection(
         let (mut app, mine) = (app.clone(), Arc::clone(&of_requests));
         let mut stopping = stopping.clone();
         request.extensions_mut().insert(held.clone());
+        request.extensions_mut().insert(peer);
         let reads = request.method().is_safe();
         async move {
             mine.begin();

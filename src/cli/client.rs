@@ -43,6 +43,9 @@ pub(super) struct ServerArg {
     /// Asks this instance, as in http://host:port [default: an instance that the meta topic names]
     #[arg(long, value_name = "URL")]
     server: Option<String>,
+    /// Says who asks, where instances want to know; better set in WATERCLOCK_API__TOKEN than typed
+    #[arg(long, value_name = "TOKEN")]
+    api_token: Option<String>,
 }
 
 /// How long to wait for an instance that starts.
@@ -94,7 +97,9 @@ pub(super) enum ClientError {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let exit = match &error {
-            ClientError::Address(_) | ClientError::Refused { status: 400 | 413, .. } => Exit::Usage,
+            ClientError::Address(_) | ClientError::Refused { status: 400 | 413 | 422, .. } => {
+                Exit::Usage
+            }
             ClientError::Refused { status: 500.., .. }
             | ClientError::Silent { .. }
             | ClientError::Nobody(_)
@@ -148,8 +153,12 @@ pub(super) struct Client {
 /// A kind of request. docs/http-api.md says how long an instance takes for each.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
-    /// A look-up of one timer, or of a batch.
+    /// A look-up of one timer or task, or of a batch.
     Look,
+    /// A new task with a request id: the same request again makes no other.
+    Create,
+    /// A change of a project, or a retry.
+    Change,
     /// A list, or a forecast.
     AllLanes,
     /// The count before a bulk cancel.
@@ -169,6 +178,8 @@ impl Kind {
     fn promised(self) -> Duration {
         let seconds = match self {
             Self::Look => 7,
+            Self::Create => 17,
+            Self::Change => 22,
             Self::AllLanes | Self::Page => 20,
             Self::Count => 62,
             Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
@@ -180,13 +191,13 @@ impl Kind {
 
     /// Whether it changes something.
     fn is_change(self) -> bool {
-        matches!(self, Self::Page | Self::Cancel(_) | Self::Reschedule(_))
+        !matches!(self, Self::Look | Self::AllLanes | Self::Count | Self::Again(_))
     }
 
     /// Whether another member may be asked after one that fell silent. A page of a bulk cancel may, too, but what the
-    /// first one has cancelled would not be counted; and of another time each would make a version.
+    /// first one has cancelled would not be counted; of another time each would make a version, and of a project each a revision.
     fn may_repeat(self) -> bool {
-        !matches!(self, Self::Page | Self::Reschedule(_))
+        !matches!(self, Self::Page | Self::Reschedule(_) | Self::Change)
     }
 }
 
@@ -206,7 +217,10 @@ impl ServerArg {
         if bases.is_empty() {
             return Ok(None);
         }
-        Client::new(server.as_ref(), bases).map(Some)
+        let configured = || config.api.token.as_ref().map(|token| token.expose().to_owned());
+        let mut client = Client::new(server.as_ref(), bases)?;
+        client.http = client.http.with_token(self.api_token.clone().or_else(configured));
+        Ok(Some(client))
     }
 
     /// Finds out whom to ask, and waits a little for a member where there is none.
@@ -255,7 +269,7 @@ impl ServerArg {
 
     /// The instance at this address.
     pub(super) fn at(server: String) -> Self {
-        Self { server: Some(server) }
+        Self { server: Some(server), api_token: None }
     }
 
     /// As it stands in a command.
@@ -378,6 +392,10 @@ impl Client {
         }
         let problem = answer.problem();
         let mut detail = problem.detail.ok_or_else(strange)?;
+        if !problem.errors.is_empty() {
+            let all = problem.errors.iter().map(|wrong| format!("{} {}", wrong.at, wrong.detail));
+            detail = all.collect::<Vec<_>>().join("; ");
+        }
         if answer.may_be_done {
             detail += MAY_BE_DONE;
         }

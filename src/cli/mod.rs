@@ -22,11 +22,14 @@ mod list;
 mod members;
 mod name;
 mod plan;
+mod project;
 mod reschedule;
 mod run;
 mod send;
 mod status;
 mod table;
+mod task;
+mod token;
 mod tools;
 mod top;
 mod topics;
@@ -105,6 +108,14 @@ enum Command {
     Status(status::Status),
     /// Lists timers by due time
     List(list::List),
+    /// Creates, shows, lists, cancels and retries tasks: timers that call back
+    Task(task::Task),
+    /// Limits and pauses of a project, and its services
+    Project(project::Project),
+    /// Addresses and limits of the services that the tasks of a project call
+    Service(project::Service),
+    /// Makes a token for callers of the API, and the lines of the configuration that let it in
+    Token(token::Token),
     /// Says how much falls due when, per target, and what stands in each tier
     Forecast(forecast::Forecast),
     /// Says how an instance is: whether it is ready, or with --live whether a restart would help
@@ -204,6 +215,10 @@ pub fn main() -> ExitCode {
         Command::Reschedule(reschedule) => reschedule.run(&global),
         Command::Status(status) => status.run(&global),
         Command::List(list) => list.run(&global),
+        Command::Task(task) => task.run(&global),
+        Command::Project(project) => project.run(&global),
+        Command::Service(service) => service.run(&global),
+        Command::Token(token) => token.run(&global),
         Command::Forecast(forecast) => forecast.run(&global),
         Command::Health(health) => health.run(&global),
         Command::Members(members) => members.run(&global),

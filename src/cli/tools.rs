@@ -53,7 +53,7 @@ mod program {
         ) -> Result<LaneThreads, Failure> {
             let DemoBroker { connection, ladder, key, is_embedded } = broker;
             let config = config(demo);
-            let setup = lanes::setup(&config, demo.lanes, ladder, key)
+            let setup = lanes::setup(&config, demo.lanes, ladder, key, false)
                 .map_err(|error| Failure::new(Exit::Internal, error))?;
             let directory_id = uuid::Uuid::new_v4().simple().to_string();
             let incarnation = BrokerClock::incarnation();

@@ -1,5 +1,6 @@
 //! Ranges and relations that types cannot express.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::callbacks;
@@ -8,6 +9,7 @@ use crate::engine::Millis;
 use crate::engine::allow::Allow;
 use crate::engine::header::{self, TOPIC_MAX};
 use crate::engine::ladder::{HOLD_MAX, Ladder, TIERS_MAX};
+use crate::engine::task::registry::is_name as is_project;
 
 /// Least and most of a value, both allowed.
 pub(super) enum Range {
@@ -64,6 +66,9 @@ const ADDRESS_BYTES_MAX: usize = 260;
 /// Most names that an instance has beside its own.
 const HOSTS_MAX: usize = 100;
 
+/// Most tokens: each request compares with all.
+const TOKENS_MAX: usize = 1_000;
+
 /// The range of a key, or `None` if it is not a number.
 pub(super) fn range(key: &str) -> Option<&'static Range> {
     RANGES.iter().find(|(name, _)| *name == key).map(|(_, range)| range)
@@ -81,6 +86,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     let mut found = Faults(Vec::new());
     found.names(config);
     found.reach(config);
+    found.tokens(config);
     found.numbers(config);
     found.relations(config);
     found.patterns("allow", config.allow.as_deref());
@@ -167,11 +173,11 @@ impl Faults {
         for host in hosts.iter().filter(|host| !is_address(&format!("{host}:1"))) {
             self.say("http-hosts", format!("{host:?}"), "host names, without ports");
         }
-        if config.http_unauthenticated {
+        if config.http_unauthenticated || !config.api.tokens.is_empty() {
             return;
         }
-        let want = "an address of this machine alone, as 127.0.0.1:8080; or http-unauthenticated = true \
-             (--http-unauthenticated), for anyone who reaches it may see every timer and cancel it";
+        let want = "an address of this machine alone, as 127.0.0.1:8080; or tokens ([[api.tokens]]); or \
+             http-unauthenticated = true (--http-unauthenticated), for anyone who reaches it may see every timer and cancel it";
         if let Some(http) = config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {
             self.say("http", http, want);
         }
@@ -180,6 +186,41 @@ impl Faults {
             && !crate::kafka::is_loopback(address)
         {
             self.say("advertise", format!("{address:?}"), want);
+        }
+    }
+
+    /// Who may ask the API, and about what.
+    fn tokens(&mut self, config: &Config) {
+        let all = &config.api.tokens;
+        if all.len() > TOKENS_MAX {
+            self.say("api.tokens", all.len(), format!("at most {TOKENS_MAX}"));
+        }
+        let mut names = BTreeSet::new();
+        for token in all {
+            let name = &token.name;
+            if !is_name(name) || name.len() > INSTANCE_BYTES_MAX {
+                let want =
+                    format!("letters, digits, '.', '_', '-'; 1 to {INSTANCE_BYTES_MAX} bytes");
+                self.say("api.tokens.name", format!("{name:?}"), want);
+            } else if !names.insert(name) {
+                self.say("api.tokens.name", format!("{name:?} twice"), "another name for each");
+            }
+            if token.hash().is_none() {
+                // Somebody may have put the token itself there.
+                let value = format!("something else for {name:?} (not shown)");
+                let want = "the SHA-256 of the token, 64 hexadecimal digits (`waterclock token`)";
+                self.say("api.tokens.sha256", value, want);
+            }
+            let covered = token.covered();
+            if covered.is_some_and(<[String]>::is_empty) {
+                let value = format!("none for {name:?}");
+                let want = "names of projects, or [\"*\"] for all; only an admin may be without";
+                self.say("api.tokens.projects", value, want);
+            }
+            for project in covered.unwrap_or_default().iter().filter(|name| !is_project(name)) {
+                let want = "1 to 64 of a-z 0-9 . _ -, not . or ..";
+                self.say("api.tokens.projects", format!("{project:?}"), want);
+            }
         }
     }
 

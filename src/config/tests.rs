@@ -498,7 +498,54 @@ fn a_configuration_that_is_read_again_brings_its_allow_lists_and_nothing_else() 
     assert_eq!(new.reloaded(&new), (new.clone(), vec![]));
 }
 
-/// Each key but the allow-lists holds only after a restart, and a reload has to say so.
+const HASH: &str = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+fn token(more: &str) -> String {
+    format!("[[api.tokens]]\nname = \"ci\"\nsha256 = \"{HASH}\"\n{more}\n")
+}
+
+#[test]
+fn a_token_covers_what_it_says_and_is_read_again() {
+    let of = |more: &str| file(&token(more)).map(|config| config.api.tokens[0].clone());
+    let some = of("role = \"write\"\nprojects = [\"shop\"]").unwrap();
+    assert_eq!((some.role, some.covered()), (TokenRole::Write, Some(&["shop".to_owned()][..])));
+    assert_eq!(some.hash().map(|hash| (hash[0], hash[31])), Some((0x9f, 0x08)));
+    assert_eq!(of("projects = [\"*\"]").unwrap().covered(), None);
+    assert_eq!(of("role = \"admin\"").unwrap().covered(), None);
+    let narrow = of("role = \"admin\"\nprojects = [\"shop\"]").unwrap();
+    assert!(narrow.covered().is_some());
+    // Others may be let in once they have to say who they are.
+    let open = format!("http = \"0.0.0.0:8080\"\n{}", token("role = \"admin\""));
+    let open = file(&open).unwrap();
+    let now = file("http = \"0.0.0.0:8080\"\nhttp-unauthenticated = true").unwrap();
+    let (new, restart) = now.reloaded(&open);
+    assert_eq!((new.api.tokens.len(), &restart[..]), (1, &["http-unauthenticated"][..]));
+}
+
+#[test]
+fn a_token_that_is_wrong_is_named_and_its_text_is_not_shown() {
+    #[rustfmt::skip]
+    let cases = [
+        ("api.tokens.projects", token("role = \"read\"")),
+        ("api.tokens.projects", token("projects = [\"Shop\"]")),
+        ("api.tokens.role",     token("role = \"root\"\nprojects = [\"*\"]")),
+        ("api.tokens.name",     token("projects = [\"*\"]").replace("ci", "c i")),
+        ("api.tokens.name",     token("projects = [\"*\"]").repeat(2)),
+        ("api.tokens.sha256",   token("projects = [\"*\"]").replace(HASH, "wct_pasted")),
+    ];
+    for (key, text) in cases {
+        let errors = file(&text).unwrap_err();
+        let shown = errors.to_string();
+        assert!(errors.0.iter().any(|error| error.key == key), "{key}: {shown}");
+        assert!(!shown.contains("pasted"), "{shown}");
+    }
+    let config =
+        load("", &[("WATERCLOCK_API__TOKEN", "wct_secret")], Overrides::default()).1.unwrap();
+    assert_eq!(config.api.token.as_ref().map(|token| token.expose()), Some("wct_secret"));
+    assert!(!format!("{config:?}").contains("wct_secret"));
+}
+
+/// Each key but the allow-lists and the tokens holds only after a restart, and a reload has to say so.
 #[test]
 fn a_reload_names_every_key_that_it_leaves_as_it_was() {
     let now = file("").unwrap();
@@ -550,7 +597,7 @@ fn a_reload_names_every_key_that_it_leaves_as_it_was() {
         documented.map(|key| key.split('.').next().unwrap_or(key)).collect();
     documented.sort_unstable();
     documented.dedup();
-    documented.retain(|key| !["allow", "allow-all"].contains(key));
+    documented.retain(|key| !["allow", "allow-all", "api"].contains(key));
     assert_eq!(keys.map(|(key, _)| key)[..], documented);
     for (key, value) in keys {
         let other = file(&format!("{key} = {value}")).unwrap();
@@ -652,7 +699,10 @@ fn fields(name: &str, prefix: &str) -> Vec<Field> {
         } else if let Some(field) = line.strip_prefix("pub ").filter(|l| l.contains(':')) {
             let (name, kind) = field.split_once(':').unwrap();
             let text = std::mem::take(&mut doc).trim().to_owned();
-            if ["CallbacksConfig", "LogConfig"].iter().any(|of| kind.trim().starts_with(of)) {
+            if ["CallbacksConfig", "LogConfig", "ApiConfig"]
+                .iter()
+                .any(|of| kind.trim().starts_with(of))
+            {
                 continue;
             }
             let (meaning, rest) =
@@ -676,6 +726,7 @@ fn all_fields() -> Vec<Field> {
     all.extend(fields("IntakeConfig", "intakes.<name>."));
     all.extend(fields("CallbacksConfig", "callbacks."));
     all.extend(fields("SecretConfig", "secrets.<name>."));
+    all.extend(fields("ApiConfig", "api."));
     all.extend(fields("LogConfig", "log."));
     all
 }
@@ -693,6 +744,7 @@ fn the_documented_default_is_the_default() {
             #[rustfmt::skip]
             let empty = [
                 "http-hosts", "intakes", "kafka", "callbacks.networks", "secrets", "secrets.<name>.projects",
+                "api.tokens",
             ];
             assert!(empty.contains(&key) && field.default == "empty", "{key}");
             continue;

@@ -9,8 +9,9 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 
-use super::{Delivery, LadderConfig, LogFormat, LogLevel, Order, Tracking};
+use super::{Delivery, LadderConfig, LogFormat, LogLevel, Order, TokenRole, Tracking};
 use crate::engine::{Millis, header};
+use crate::kafka::settings::Secret;
 
 /// A number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -152,6 +153,25 @@ impl Text for Delivery {
             "at_least_once" => Some(Self::AtLeastOnce),
             _ => None,
         }
+    }
+}
+
+impl Text for TokenRole {
+    const WANT: &'static str = "read, write or admin";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "read" => Some(Self::Read),
+            "write" => Some(Self::Write),
+            "admin" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+}
+
+impl Text for Secret {
+    const WANT: &'static str = "text";
+    fn read(text: &str) -> Option<Self> {
+        (!text.is_empty()).then(|| text.to_owned().into())
     }
 }
 

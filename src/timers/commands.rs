@@ -30,10 +30,15 @@ pub(super) fn cancel(setup: &Setup, name: &TimerName, version: Option<Version>) 
     Record::new(key, None, headers.into_iter().flatten())
 }
 
-/// The header by which a cancel is known again; no other command has one.
+/// The header by which a cancel is known again; no other command has one. That of a task is known by its seal: two with the same
+/// seal came in one millisecond, and cancel the same.
 pub(super) fn mark(command: &Record) -> Option<(&[u8], &[u8])> {
-    let mut headers = command.headers().filter_map(|(name, value)| Some((name, value?)));
-    headers.find(|(name, _)| *name == MARK.as_bytes())
+    let of = |wanted: &str| {
+        let mut headers = command.headers().filter_map(|(name, value)| Some((name, value?)));
+        headers.find(|(name, _)| *name == wanted.as_bytes())
+    };
+    let is_cancel = of(header::ACTION).is_some_and(|(_, action)| action == b"cancel");
+    of(MARK).or_else(|| of(header::STATE).filter(|_| is_cancel))
 }
 
 fn about(version: Version, due: UnixMillis, intake: u64) -> State<'static> {

@@ -177,7 +177,7 @@ impl<'a> Search<'a> {
                     Kind::Move => is_same && is_at_its_place,
                     // A version of its own, which was made where it stands.
                     Kind::Amend => is_at_its_place && appended(message) == version.first_appended,
-                    // A task is no timer of a key.
+                    // Of tasks, which no name of a timer is about.
                     Kind::Submit | Kind::Work | Kind::Result => false,
                 };
                 let name = state.name.map(Into::into);
@@ -316,6 +316,7 @@ mod tests {
             key: None,
             key_cut: false,
             code: None,
+            task: None,
         }
     }
 

@@ -77,6 +77,9 @@ pub enum Error {
     /// A bug of ours; the log has more.
     #[error("internal error; see the log")]
     Fault,
+    /// The brokers' time is not known yet. Nothing was written; try again soon.
+    #[error("the brokers' time is not known yet")]
+    Timeless,
     /// There was no time left to write the command. Nothing was written; try again.
     #[error("there was no time left to write the command; nothing was written")]
     Late,
@@ -120,15 +123,15 @@ pub(super) struct Plan {
 
 /// See the module.
 pub struct Service {
-    setup: Arc<Setup>,
+    pub(super) setup: Arc<Setup>,
     clock: Arc<BrokerClock>,
-    replies: Arc<Replies>,
+    pub(super) replies: Arc<Replies>,
     progress: Arc<Progress>,
     written: Arc<Written>,
     ends: EndOffsets,
     reader: Option<Reader>,
     connection: Connection,
-    submitter: Arc<Submitter>,
+    pub(super) submitter: Arc<Submitter>,
     reads: Arc<Semaphore>,
     searches: Arc<Semaphore>,
 }
@@ -161,7 +164,7 @@ impl Service {
         service
     }
 
-    fn intake(&self) -> Arc<str> {
+    pub(super) fn intake(&self) -> Arc<str> {
         Arc::clone(self.setup.topics.name(TopicId(0)))
     }
 
@@ -301,7 +304,7 @@ impl Service {
     }
 
     /// Asks the index about these lanes when what it says of them is true.
-    async fn look<T: Send + 'static>(
+    pub(super) async fn look<T: Send + 'static>(
         &self,
         lanes: &[Lane],
         query: impl FnOnce(&Reader) -> Result<T, index::Error> + Send + 'static,
@@ -402,7 +405,7 @@ impl Service {
 
     /// Writes commands, and gives for each its place in the log. Sometimes Kafka has a command and does not say where.
     /// Then a cancel is searched in its intake. Another time is requested again by the caller.
-    async fn write(
+    pub(super) async fn write(
         &self,
         lane: Lane,
         records: &[Record],
@@ -410,7 +413,8 @@ impl Service {
     ) -> Vec<Result<Offset, SubmitError>> {
         let (topic, partition) = (self.intake(), i32::from(lane.0));
         let began = self.now().unwrap_or_default();
-        let receipts = self.submitter.submit_all(&topic, partition, records, by).await;
+        let each = records.iter().map(|record| (partition, record));
+        let receipts = self.submitter.submit_all(&topic, each, by).await;
         let mut offsets = Vec::with_capacity(receipts.len());
         for (record, receipt) in records.iter().zip(receipts) {
             offsets.push(match receipt.map(|receipt| receipt.stands) {
@@ -554,6 +558,8 @@ impl Service {
             Outcome::Replaced => (CommandOutcome::Replaced, None, None),
             Outcome::Created => (CommandOutcome::Created, None, None),
             Outcome::Refused(code) => (CommandOutcome::Refused, None, Some(code)),
+            // No name of a timer is about a task.
+            Outcome::Underway => return Ok(CommandStatus::Pending),
             Outcome::Absent => self.absent(ticket, answer.about).await?,
         };
         let is_end = outcome == CommandOutcome::Delivered || state.is_some();

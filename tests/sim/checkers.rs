@@ -205,7 +205,7 @@ fn said(world: &World, found: &mut Found) -> (BTreeMap<TimerId, Vec<Said>>, Vec<
                         let is_pending = |said: &Said| match &said.change {
                             Change::Timer(timer) => Some(!timer.state.is_final()),
                             Change::ForgottenTimer(_) => Some(false),
-                            Change::CancelMark(_) | Change::ForgottenCancelMark(_) => None,
+                            _ => None,
                         };
                         let before = said.get(&timer_id).map_or(&[][..], Vec::as_slice);
                         let over_pending = before.iter().rev().find_map(is_pending) == Some(true);
@@ -258,7 +258,7 @@ fn forgotten_in_time(world: &World, said: &BTreeMap<TimerId, Vec<Said>>, found: 
                         found.push(("cancelled", format!("{timer:?} is forgotten too early")));
                     }
                 }
-                Change::Timer(_) | Change::ForgottenTimer(_) => {}
+                _ => {}
             }
         }
     }

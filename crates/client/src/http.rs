@@ -111,8 +111,20 @@ pub struct Problem {
     pub code: String,
     /// The words for people; `None`: something else than an instance answered.
     pub detail: Option<String>,
-    /// Which instance says so, if another one passes it on.
+    /// Which part of the request is wrong.
     pub at: Option<String>,
+    /// Every field that is wrong, where there may be several.
+    pub errors: Vec<WrongField>,
+}
+
+/// A field of a request that is wrong.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct WrongField {
+    /// Where it stands.
+    pub at: String,
+    /// What is wrong with it, as a sentence whose subject is the field.
+    pub detail: String,
 }
 
 /// Why there is no answer.
@@ -166,8 +178,19 @@ impl Answer {
 }
 
 /// The connections to instances. Clones share them.
-#[derive(Clone, Debug)]
-pub struct Http(reqwest::Client);
+#[derive(Clone)]
+pub struct Http {
+    client: reqwest::Client,
+    /// What a request says who sends it.
+    token: Option<String>,
+}
+
+/// Without the token.
+impl std::fmt::Debug for Http {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Http").field("client", &self.client).finish_non_exhaustive()
+    }
+}
 
 impl Http {
     /// Connections to a server that was named, or to the instances that Kafka knows. Those are on our network, and so is a server
@@ -180,7 +203,13 @@ impl Http {
         if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
             builder = builder.no_proxy();
         }
-        builder.build().map(Self)
+        builder.build().map(|client| Self { client, token: None })
+    }
+
+    /// The same, and each request brings this bearer token. Looks at an instance's health bring none.
+    #[must_use]
+    pub fn with_token(self, token: Option<String>) -> Self {
+        Self { token, ..self }
     }
 
     /// Asks until there is an answer that waiting does not change, or `until` is over. `at` says where, again for each attempt.
@@ -239,7 +268,10 @@ impl Http {
             let looked = self.look(&root(url)).await;
             looked.map_err(|source| Silence { may_be_read: false, source })?;
         }
-        let mut asked = self.0.request(request.method.clone(), url.clone()).timeout(most);
+        let mut asked = self.client.request(request.method.clone(), url.clone()).timeout(most);
+        if let Some(token) = &self.token {
+            asked = asked.bearer_auth(token);
+        }
         if let Some(body) = request.body {
             asked = asked.json(body);
         }
@@ -254,7 +286,7 @@ impl Http {
     /// # Errors
     /// There is no answer within `most`.
     pub async fn get(&self, url: &Url, most: Duration) -> Result<Answer, Error> {
-        let answered = self.0.get(url.clone()).timeout(most).send().await;
+        let answered = self.client.get(url.clone()).timeout(most).send().await;
         read(answered.map_err(Error::without_url)?).await
     }
 

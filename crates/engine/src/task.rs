@@ -13,6 +13,7 @@ mod digest;
 mod fields;
 pub mod id;
 pub mod registry;
+pub mod request;
 pub mod result;
 pub mod retry;
 pub mod scope;

@@ -13,13 +13,14 @@
 //! 5. A query may ask for one version, or for what was there before a place. Its answer is about exactly that:
 //!    [`About::found`] is the only place that says so.
 //!
-//! `code` has their form on the wire, `query` what callers ask about them.
+//! `code` has their form on the wire, `query` and `tasks` what callers ask about them.
 
 mod about;
 mod code;
 pub mod progress;
 mod query;
 mod remembered;
+mod tasks;
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,6 +42,7 @@ pub use query::{
     TimerName,
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
+pub use tasks::{TaskCancel, TaskFilter, TaskRecord, TaskStatus, group_of};
 
 /// Bytes of a [`TimerId`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;

@@ -126,9 +126,9 @@ pub fn state(bytes: &[u8]) {
         false => bound,
     };
     let task = is_task.then(|| TaskState {
-        turn: input.number(),
-        attempt: input.number(),
-        round: input.number(),
+        turn: input.number() as u32,
+        attempt: input.number() as u32,
+        round: input.number() as u32,
         trigger: UnixMillis(input.word()),
         digest: [input.byte(); 16],
     });

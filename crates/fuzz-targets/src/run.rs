@@ -235,6 +235,7 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
             name: (input.byte() & 1 == 1).then_some("gone"),
             target: (input.byte() & 3 == 0).then_some("orders"),
             hops: u16::from(input.byte()),
+            task: None,
         }
         .seal(key, &bound);
         headers.push((b"x-delay-state", Some(sealed.as_ref().to_vec())));

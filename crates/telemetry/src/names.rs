@@ -155,7 +155,7 @@ pub const ALL: [Metric; 70] = [
     Metric { name: READY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if /health/ready says yes, else 0" },
     Metric { name: BUILD_INFO, kind: Kind::Gauge, unit: Unit::Count, label: "version", help: "Always 1; the label says which version runs" },
     Metric { name: API_REQUESTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Requests to /v1 that are being answered" },
-    Metric { name: API_REFUSED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Requests to /v1 that were refused for how they were asked: busy, host, page, media_type, slow, peer" },
+    Metric { name: API_REFUSED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Requests to /v1 that were refused for how they were asked: busy, credentials, host, page, media_type, peer, project, role, slow" },
     Metric { name: CLOCK_OFFSET, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far the lower bound of a broker's clock is ahead of the slowest broker's" },
     Metric { name: CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "broker", help: "Times that a broker's clock was seen to go back" },
     Metric { name: CLOCK_SKEW, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far a broker's clock is ahead of this machine's, less than 0 if it is behind; true to a round trip" },
@@ -210,7 +210,9 @@ pub fn describe() {
     for reason in Rebuilt::ALL {
         counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
     }
-    for reason in ["busy", "host", "page", "media_type", "slow", "peer"] {
+    for reason in
+        ["busy", "credentials", "host", "page", "media_type", "peer", "project", "role", "slow"]
+    {
         counter!(API_REFUSED, "reason" => reason).increment(0);
     }
     for outcome in ["finished", "not_yet", "gone", "failed", CUT] {

@@ -462,7 +462,7 @@ impl Readers {
     fn new(environment: &Environment) -> Result<Self, KafkaError> {
         let wait = if environment.is_embedded { EMBEDDED_WAIT } else { KAFKA_WAIT };
         let names = kafka::topics::Names::new(&environment.namespace);
-        let mut lanes = names.of_lanes(&[], &environment.ladder);
+        let mut lanes = names.of_lanes(&[], &environment.ladder, false);
         lanes.push(names.dead());
         let target = vec![environment.target.to_string()];
         Ok(Self {

@@ -10,12 +10,12 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
+use super::super::guard::Came;
+use super::super::problem::Problem;
 use super::deadline::{self, Deadline};
-use super::guard::Came;
 use super::json;
 use super::model::{CommandKind, CommandStatus, LaneTimer, TimerCommand, TimerName, TimersError};
 use super::peer::{Owners, PeerReply, PeerRequest};
-use super::problem::Problem;
 use super::token::Ticket;
 use super::{Answered, BATCH_MAX, key_needed, keyed, params, single, tracked};
 

@@ -18,11 +18,11 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::{Map, Value, json};
 
+use super::super::guard::Came;
+use super::super::problem::Problem;
 use super::deadline::{self, Deadline};
-use super::guard::Came;
 use super::model::{CommandKind, CommandStatus, Filter, TimerCommand, TimerState};
 use super::peer::{Owners, PeerReply, PeerRequest, fault};
-use super::problem::Problem;
 use super::token::{self, BadToken, COUNT_MS_MAX, Counted};
 use super::{Answered, batch, list, params, single, tracked};
 use crate::client::command::{BulkCount, BulkPage, CommandResult};

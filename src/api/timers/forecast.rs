@@ -9,8 +9,8 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::json;
 
+use super::super::guard::Came;
 use super::deadline::{self, Deadline};
-use super::guard::Came;
 use super::model::Forecast;
 use super::params::Query;
 use super::peer::{Owners, PeerReply, PeerRequest, fault};

@@ -9,12 +9,12 @@ use axum::response::IntoResponse as _;
 use axum::{Extension, Json};
 use serde_json::json;
 
+use super::super::guard::Came;
+use super::super::problem::Problem;
 use super::deadline::{self, Deadline};
-use super::guard::Came;
-use super::model::{Cursor, Filter, LaneTimer, Page, TimersError};
+use super::model::{Cursor, Filter, LaneTimer, Page, Placed, TimersError};
 use super::params::{self, Query};
 use super::peer::{Owners, PeerReply, PeerRequest, fault};
-use super::problem::Problem;
 use super::token::{self, BadToken};
 use super::{Answered, json, tracked};
 use crate::engine::UnixMillis;
@@ -24,7 +24,7 @@ const LIMIT: usize = 100;
 /// The highest limit.
 pub(super) const LIMIT_MAX: usize = 1_000;
 /// How often lanes are queried for one page, if few of their timers match.
-const ROUNDS_MAX: usize = 20;
+pub(super) const ROUNDS_MAX: usize = 20;
 /// The parameters that are filters.
 const FILTERS: [&str; 5] = ["target", "label", "state", "due_after", "due_before"];
 
@@ -115,15 +115,15 @@ pub(super) async fn page(
 }
 
 /// The first `most` of all lanes, and where to go on.
-pub(super) fn merged(pages: Vec<Page>, most: usize) -> (Vec<LaneTimer>, Option<Cursor>) {
+pub(super) fn merged<T: Placed>(pages: Vec<Page<T>>, most: usize) -> (Vec<T>, Option<Cursor>) {
     // Up to here every lane has looked.
     let looked = pages.iter().filter_map(|page| page.more).min();
-    let mut timers: Vec<LaneTimer> = pages.into_iter().flat_map(|page| page.timers).collect();
-    timers.retain(|timer| looked.is_none_or(|looked| Cursor::of(timer) <= looked));
-    timers.sort_by_key(Cursor::of);
+    let mut timers: Vec<T> = pages.into_iter().flat_map(|page| page.timers).collect();
+    timers.retain(|timer| looked.is_none_or(|looked| timer.cursor() <= looked));
+    timers.sort_by_key(T::cursor);
     if timers.len() > most {
         timers.truncate(most);
-        let last = timers.last().map(Cursor::of);
+        let last = timers.last().map(T::cursor);
         return (timers, last);
     }
     (timers, looked)
@@ -149,6 +149,7 @@ mod tests {
             key: None,
             key_cut: false,
             code: None,
+            task: None,
         };
         LaneTimer { lane: Lane(0), timer }
     }

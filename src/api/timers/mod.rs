@@ -15,15 +15,14 @@ mod batch;
 mod bulk;
 mod deadline;
 mod forecast;
-mod guard;
 mod json;
 mod list;
 pub mod model;
-mod params;
+pub(super) mod params;
 mod peer;
-mod problem;
 mod seal;
-mod single;
+pub(super) mod single;
+pub mod tasks;
 pub mod token;
 
 use std::collections::BTreeMap;
@@ -32,22 +31,25 @@ use std::time::Instant;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::{HeaderName, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderName, HeaderValue, Method, StatusCode, Uri, header};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
-use super::gate::{Gate, Held, Who};
-use super::hosts::Hosts;
+use super::auth::{Access, Caller, Role};
+use super::gate::{Gate, Held, Kind, Who};
+use super::guard::{self, Rules};
+use super::problem::Problem;
+use super::serve::Front;
 use deadline::Deadline;
-use guard::Guard;
 use model::{LaneTimer, TimerName, Timers, TimersError};
 use peer::{Owners, PeerQuestion, PeerReply, PeerRequest};
-use problem::Problem;
 use seal::UsedSeals;
 
 /// Bytes of a body: a batch of names with keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a body that is about one timer.
+const SMALL_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a request of another instance: a batch, with its keys in base64.
 const PEER_BYTES_MAX: usize = 4 << 20;
 /// Seals of changes that are remembered at once: each for a few seconds, as long as its caller waits.
@@ -60,6 +62,8 @@ const WAIT_MS_MAX: u64 = 60_000;
 const BATCH_MAX: usize = 1_000;
 /// Names shown where a key is missing.
 const KEYS_SHOWN: usize = 10;
+/// A batch of look-ups, which changes nothing.
+const BATCH_GET: &str = "/v1/timers:batchGet";
 
 type Answered = Result<Response, Problem>;
 
@@ -68,9 +72,36 @@ pub(super) fn stopping(reads: bool) -> Response {
     Problem::from(peer::stopping(reads)).into_response()
 }
 
-pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> Router {
+const RULES: Rules = Rules { kind, bytes_max, is_bodyless: |_| false, caller };
+
+fn kind(method: &Method, path: &str) -> Kind {
+    let is_single = path.starts_with(single::TIMERS);
+    if path.starts_with(single::CANCELS)
+        || is_single && ![Method::GET, Method::HEAD].contains(method)
+    {
+        Kind::Wait
+    } else if is_single {
+        Kind::Look
+    } else {
+        Kind::Large
+    }
+}
+
+fn bytes_max(kind: Kind) -> usize {
+    if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX }
+}
+
+/// Timers are of no project: once there are tokens, a caller needs one of all projects.
+fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
+    let is_read = request.method().is_safe() || request.uri().path() == BATCH_GET;
+    access.of_timers(request, if is_read { Role::Read } else { Role::Write })
+}
+
+pub(super) fn router(timers: Arc<dyn Timers>, front: &Front) -> Router {
     let owners = Owners::new(Arc::clone(&timers));
-    let peers = Arc::new(PeerGate { gate: Arc::clone(&gate), seen: UsedSeals::new(SEALS_MAX) });
+    let seen = UsedSeals::new(SEALS_MAX);
+    let peers = Arc::new(PeerGate { gate: Arc::clone(&front.gate), seen });
+    let guard = front.guard(RULES, Arc::new(move || timers.now()));
     let peer = Router::new()
         .route(peer::PATH, post(peer))
         .method_not_allowed_fallback(no_such_method)
@@ -80,7 +111,7 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .route("/v1/timers", get(list::list))
         .route("/v1/timers/", single::methods())
         .route("/v1/timers/{id}", single::methods())
-        .route("/v1/timers:batchGet", post(batch::get))
+        .route(BATCH_GET, post(batch::get))
         .route("/v1/timers:batchCancel", post(batch::cancel))
         .route("/v1/timers:bulkCancel", post(bulk::cancel))
         .route("/v1/cancels/{ticket}", get(single::again))
@@ -90,19 +121,16 @@ pub(super) fn router(timers: Arc<dyn Timers>, hosts: Hosts, gate: Arc<Gate>) -> 
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(owners)
-        .layer(middleware::from_fn_with_state(
-            Arc::new(Guard { timers, hosts, gate }),
-            guard::callers,
-        ))
+        .layer(middleware::from_fn_with_state(guard, guard::callers))
         .merge(peer)
 }
 
-async fn no_such(uri: Uri) -> Problem {
+pub(super) async fn no_such(uri: Uri) -> Problem {
     let detail = format!("there is nothing at {}", uri.path());
     Problem::new(StatusCode::NOT_FOUND, "no_such_page", detail)
 }
 
-async fn no_such_method(uri: Uri) -> Problem {
+pub(super) async fn no_such_method(uri: Uri) -> Problem {
     let detail = format!("{} does not take this method", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
@@ -200,4 +228,4 @@ fn key_needed(timers: &[LaneTimer], at: &str) -> Problem {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -9,9 +9,12 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
+use crate::engine::UnixMillis;
+use crate::engine::task::id::TaskId;
+use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
-    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
-    TimerName, TimerState,
+    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
+    TaskFilter, TaskRecord, TimerCommand, TimerName, TimerState,
 };
 
 /// Where a page ended: what is behind it comes next.
@@ -23,21 +26,49 @@ pub struct Cursor {
     pub order: [u8; 16],
 }
 
-impl Cursor {
-    /// The place of a timer.
-    #[must_use]
-    pub fn of(of: &LaneTimer) -> Self {
-        Self { due: of.timer.due.0, order: of.timer.timer_id.0 }
+impl From<After> for Cursor {
+    fn from((due, timer_id): After) -> Self {
+        Self { due: due.0, order: timer_id.0 }
     }
 }
 
-/// Timers in the order of due time.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct Page {
+impl From<Cursor> for After {
+    fn from(of: Cursor) -> Self {
+        (UnixMillis(of.due), TimerId(of.order))
+    }
+}
+
+/// What stands in the order of due time.
+pub trait Placed {
+    /// Where.
+    fn cursor(&self) -> Cursor;
+}
+
+impl Placed for LaneTimer {
+    fn cursor(&self) -> Cursor {
+        (self.timer.due, self.timer.timer_id).into()
+    }
+}
+
+impl Placed for TaskRecord {
+    fn cursor(&self) -> Cursor {
+        self.after().into()
+    }
+}
+
+/// Timers in the order of due time, or tasks.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Page<T = LaneTimer> {
     /// Those that fit the filter; may be none though there are more.
-    pub timers: Vec<LaneTimer>,
+    pub timers: Vec<T>,
     /// Up to where it was looked; `None`: to the end.
     pub more: Option<Cursor>,
+}
+
+impl<T> Default for Page<T> {
+    fn default() -> Self {
+        Self { timers: Vec::new(), more: None }
+    }
 }
 
 /// Who runs a lane.
@@ -131,6 +162,32 @@ pub trait Timers: Send + Sync + 'static {
         after: Option<Cursor>,
         most: usize,
     ) -> Soon<'a, Result<Page, TimersError>>;
+    /// The task of an id, with its attempts. One whose create was acknowledged before is found.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    fn task<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, TimersError>>;
+    /// At most so many of a lane's tasks behind a place, in the order of due time, without their attempts.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    fn tasks<'a>(
+        &'a self,
+        lane: u16,
+        filter: &'a TaskFilter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Soon<'a, Result<Page<TaskRecord>, TimersError>>;
+    /// What became of the cancel of a task, waiting for at most so long.
+    ///
+    /// # Errors
+    /// See [`TimersError`]; the cancel stands.
+    fn task_cancel<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+        wait: Duration,
+    ) -> Soon<'a, Result<TaskCancel, TimersError>>;
     /// How many timers of these lanes are meant.
     ///
     /// # Errors
@@ -204,6 +261,7 @@ mod tests {
             key: Some(b"k".as_slice().into()),
             key_cut: true,
             code: Some(Code::TooLarge),
+            task: None,
         };
         LaneTimer { lane: Lane(3), timer }
     }

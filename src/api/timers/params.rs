@@ -16,8 +16,8 @@ use serde::Deserializer;
 use serde::de::{DeserializeOwned, DeserializeSeed, Error as _, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use super::super::problem::Problem;
 use super::model::{Filter, TimerName, TimerState};
-use super::problem::Problem;
 use crate::engine::header::{self, When};
 use crate::engine::timers::{BadVersion, Version};
 use crate::engine::{Millis, UnixMillis};
@@ -56,11 +56,11 @@ fn percent_decoded(text: &str, form: bool, at: &str) -> Result<Vec<u8>, Problem>
 
 /// The parameters behind the question mark, each of which may be taken once.
 #[derive(Debug)]
-pub(super) struct Query(Vec<(String, Vec<u8>)>);
+pub(in crate::api) struct Query(Vec<(String, Vec<u8>)>);
 
 impl Query {
     /// Reads them; only those `known` may be there, and each once.
-    pub(super) fn read(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
+    pub(in crate::api) fn read(query: Option<&str>, known: &[&str]) -> Result<Self, Problem> {
         let mut all: Vec<(String, Vec<u8>)> = Vec::new();
         for pair in query.unwrap_or_default().split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -85,7 +85,7 @@ impl Query {
         Some(self.0.swap_remove(at).1)
     }
 
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
+    pub(in crate::api) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
         let text = |bytes: Vec<u8>| {
             String::from_utf8(bytes).map_err(|_| {
                 Problem::bad("not_utf8", format!("query.{name}"), "want text in UTF-8")
@@ -140,7 +140,7 @@ pub(super) fn id(bytes: Vec<u8>, at: &str) -> Result<String, Problem> {
 }
 
 /// The id in a path, behind its prefix.
-pub(super) fn id_of_path(path: &str, prefix: &str) -> Result<String, Problem> {
+pub(in crate::api) fn id_of_path(path: &str, prefix: &str) -> Result<String, Problem> {
     let text = path.strip_prefix(prefix).unwrap_or_default();
     id(percent_decoded(text, false, "path.id")?, "path.id")
 }
@@ -298,7 +298,7 @@ pub(super) fn name(map: &mut Map<String, Value>, at: &str) -> Result<TimerName, 
 }
 
 /// A point in time, as the header contract reads it; in a body as text or as a number.
-pub(super) fn moment(value: &Value, at: &str) -> Result<UnixMillis, Problem> {
+pub(in crate::api) fn moment(value: &Value, at: &str) -> Result<UnixMillis, Problem> {
     let text = match value {
         Value::String(text) => text.clone(),
         Value::Number(number) => number.to_string(),

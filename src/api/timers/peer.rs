@@ -29,6 +29,7 @@ use super::model::{
     CommandKind, CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, TimerCommand,
     TimerName, Timers, TimersError,
 };
+use super::tasks::{self, TaskQuestion, TaskReply};
 use super::{list, seal};
 
 /// Where instances ask each other.
@@ -40,7 +41,7 @@ const REPLY_BYTES_MAX: usize = 64 << 20;
 /// The error text of a change whose outcome is unknown.
 const UNKNOWN: &str = "the change may have been done; it is safe to ask again";
 /// How long to wait before looking again for an owner that does not answer or is not known.
-const PAUSE: Duration = Duration::from_millis(100);
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
 /// A question about lanes, to their owner.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,6 +78,8 @@ pub(super) enum PeerRequest {
     Answer(String),
     /// That all is decided that stands in the intakes of the lanes.
     Settle,
+    /// About tasks.
+    Task(TaskQuestion),
 }
 
 /// The answer to a [`PeerRequest`] of the same kind.
@@ -91,6 +94,7 @@ pub(super) enum PeerReply {
     Done(Vec<Result<(String, CommandStatus), TimersError>>),
     Answer(CommandStatus),
     Settled,
+    Task(TaskReply),
 }
 
 impl PeerRequest {
@@ -108,6 +112,7 @@ impl PeerRequest {
             Self::ByIds(ids) if ids.len() <= 1 => Kind::Look,
             // An instance asks it once at a time.
             Self::Settle => Kind::Look,
+            Self::Task(question) => question.kind(),
             _ => Kind::Large,
         }
     }
@@ -170,6 +175,9 @@ async fn answer_by(
         PeerRequest::Settle => {
             timers.settle(lanes, deadline.request_times().by).await?;
             PeerReply::Settled
+        }
+        PeerRequest::Task(question) => {
+            PeerReply::Task(tasks::answer(timers, lanes, question, deadline).await?)
         }
     })
 }

@@ -18,8 +18,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use sha2::{Digest as _, Sha256};
 
+use super::super::problem::Problem;
 use super::model::{Timers, TimersError};
-use super::problem::Problem;
 use crate::telemetry;
 
 const TIME: &str = "waterclock-time";

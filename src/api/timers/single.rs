@@ -11,8 +11,9 @@ use axum::routing::{MethodRouter, get};
 use axum::{Extension, Json};
 use serde_json::Value;
 
+use super::super::guard::Came;
+use super::super::problem::Problem;
 use super::deadline::{self, Deadline};
-use super::guard::Came;
 use super::json;
 use super::model::{
     CommandKind, CommandOutcome, CommandStatus, LaneTimer, TimerCommand, TimerName, TimerState,
@@ -20,7 +21,6 @@ use super::model::{
 };
 use super::params::{self, Query};
 use super::peer::{Owners, PeerReply, PeerRequest, fault};
-use super::problem::Problem;
 use super::token::Ticket;
 use super::{Answered, WAIT_MS, WAIT_MS_MAX, key_needed, keyed, tracked};
 use crate::engine::UnixMillis;
@@ -139,7 +139,7 @@ fn version(query: &mut Query) -> Result<Option<Version>, Problem> {
 }
 
 /// How long to wait for what becomes of a command.
-pub(super) fn wait(text: Option<String>, at: &str) -> Result<Duration, Problem> {
+pub(in crate::api) fn wait(text: Option<String>, at: &str) -> Result<Duration, Problem> {
     let read = |text: String| {
         // In headers a bare number means milliseconds. Here callers far more often mean seconds.
         if text.bytes().all(|byte| byte.is_ascii_digit()) && text.bytes().any(|byte| byte != b'0') {

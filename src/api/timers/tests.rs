@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
-use super::super::{Report, Status, serve};
+use super::super::{Front, Hosts, Report, Rooms, Status, serve};
 use super::model::*;
 use super::*;
 use crate::engine::timers::{Timer, TimerId, Version};
@@ -291,6 +291,11 @@ impl Status for Instance {
     }
 }
 
+/// An instance without timers, for the tests of other rooms.
+pub(in crate::api) fn without_timers() -> Arc<dyn Timers> {
+    Arc::new(Instance { world: Arc::default(), me: 0 })
+}
+
 /// Two instances that have two lanes each.
 struct Pair {
     world: Arc<Mutex<World>>,
@@ -311,9 +316,11 @@ impl Pair {
             addresses.push(listener.local_addr().unwrap());
             let instance = || Arc::new(Instance { world: Arc::clone(&world), me });
             // 32 connections, and so 8 that may wait.
-            let front = (Hosts::new([]), Arc::new(Gate::new(Some(64))));
-            gates.push(Arc::clone(&front.1));
-            tokio::spawn(serve(listener, instance(), instance(), front, std::future::pending()));
+            let access = Arc::new(Access::new(Vec::new()));
+            let front = Front::new(Hosts::new([]), Arc::new(Gate::new(Some(64))), access);
+            gates.push(Arc::clone(&front.gate));
+            let rooms = Rooms { timers: instance(), tasks: None };
+            tokio::spawn(serve(listener, instance(), rooms, front, std::future::pending()));
         }
         let pair = Self { world, addresses, client: reqwest::Client::new(), gates };
         pair.with(|world| {
@@ -349,6 +356,7 @@ impl Pair {
                 key: key.map(Into::into),
                 key_cut: false,
                 code: None,
+                task: None,
             };
             world.timers.push(LaneTimer { lane: Lane(lane_of(&name)), timer });
         });
@@ -1314,4 +1322,17 @@ async fn a_page_of_the_web_reaches_no_timer_and_a_form_is_no_request() {
     }
     assert_eq!(pair.state(&name), "delay");
     assert_eq!(pair.with(|world| world.answers.len()), 0, "nothing was even written");
+}
+
+#[test]
+fn what_waits_has_other_places_than_what_does_not() {
+    let of = |method: &str, path: &str| kind(&method.parse().expect("a method"), path);
+    assert_eq!(of("GET", "/v1/timers/a"), Kind::Look);
+    assert_eq!(of("HEAD", "/v1/timers/"), Kind::Look);
+    assert_eq!(of("DELETE", "/v1/timers/a"), Kind::Wait);
+    assert_eq!(of("PATCH", "/v1/timers/a"), Kind::Wait);
+    assert_eq!(of("GET", "/v1/cancels/a"), Kind::Wait);
+    for path in ["/v1/timers", "/v1/timers:batchGet", "/v1/forecast", "/v1/nothing"] {
+        assert_eq!(of("GET", path), Kind::Large, "{path}");
+    }
 }

@@ -28,7 +28,7 @@ pub enum BadToken {
 }
 
 /// A token for what is behind a place; it goes with its filter.
-pub fn of_page(cursor: Cursor, filter: &Filter) -> String {
+pub fn of_page(cursor: Cursor, filter: &impl Serialize) -> String {
     let mut bytes = vec![VERSION];
     bytes.extend(cursor.due.to_be_bytes());
     bytes.extend(cursor.order);
@@ -37,7 +37,7 @@ pub fn of_page(cursor: Cursor, filter: &Filter) -> String {
 }
 
 /// The place of a token.
-pub fn page(token: &str, filter: &Filter) -> Result<Cursor, BadToken> {
+pub fn page(token: &str, filter: &impl Serialize) -> Result<Cursor, BadToken> {
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BadToken::Broken)?;
     let Some(([VERSION], rest)) = bytes.split_first_chunk() else { return Err(BadToken::Broken) };
     let Some((due, rest)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
@@ -53,7 +53,7 @@ pub fn page(token: &str, filter: &Filter) -> Result<Cursor, BadToken> {
 }
 
 /// A few bytes that tell one filter from another.
-fn sum(filter: &Filter) -> [u8; 4] {
+fn sum(filter: &impl Serialize) -> [u8; 4] {
     use sha2::Digest as _;
     let bytes = sha2::Sha256::digest(serde_json::to_vec(filter).unwrap_or_default());
     [bytes[0], bytes[1], bytes[2], bytes[3]]

@@ -45,6 +45,49 @@ impl What {
     }
 }
 
+/// What a key of the changelog is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Of {
+    /// A timer.
+    Timer,
+    /// Its void versions.
+    CancelMark,
+    /// An attempt of a task.
+    Attempt,
+    /// The definition of a task.
+    Definition,
+}
+
+impl Of {
+    fn change(change: &Change) -> Self {
+        match change {
+            Change::Timer(_) | Change::ForgottenTimer(_) => Self::Timer,
+            Change::CancelMark(_) | Change::ForgottenCancelMark(_) => Self::CancelMark,
+            Change::Attempt(_) | Change::ForgottenAttempt(..) => Self::Attempt,
+            Change::Definition(..) | Change::ForgottenDefinition(_) => Self::Definition,
+        }
+    }
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Timer => "timer",
+            Self::CancelMark => "void",
+            Self::Attempt => "attempt",
+            Self::Definition => "definition",
+        }
+    }
+
+    /// What stands before the timer in the table.
+    fn text(self) -> &'static str {
+        match self {
+            Self::Timer => "",
+            Self::CancelMark => "void versions of ",
+            Self::Attempt => "an attempt of ",
+            Self::Definition => "the definition of ",
+        }
+    }
+}
+
 /// One difference.
 #[derive(Debug, PartialEq, Eq)]
 struct Difference {
@@ -52,8 +95,8 @@ struct Difference {
     what: What,
     /// Where the changelog says what it says.
     offset: Option<Offset>,
-    /// Whether it is about void versions of a timer, not about the timer.
-    is_void: bool,
+    /// What of a timer it is about.
+    of: Of,
     timer_id: Option<TimerId>,
     id: Option<Box<[u8]>>,
     detail: Option<String>,
@@ -63,8 +106,7 @@ impl Difference {
     fn cells(&self) -> [String; 5] {
         let offset = self.offset.map_or_else(|| "-".to_owned(), |offset| offset.0.to_string());
         let about = self.detail.clone().unwrap_or_else(|| {
-            let about = if self.is_void { "void versions of " } else { "" };
-            format!("{about}{:?}", self.timer_id.unwrap_or_default())
+            format!("{}{:?}", self.of.text(), self.timer_id.unwrap_or_default())
         });
         let id = match &self.id {
             Some(id) => output::shortened(Some(id), ID_SHOWN),
@@ -78,7 +120,8 @@ impl Difference {
             "lane": self.lane.0,
             "offset": self.offset.map(|offset| offset.0),
             "what": self.what.as_str(),
-            "void": self.is_void,
+            "void": self.of == Of::CancelMark,
+            "of": self.of.as_str(),
             "name": self.timer_id.map(|timer_id| format!("{timer_id:?}")),
             "detail": self.detail,
         });
@@ -163,9 +206,8 @@ impl Log {
             Some(LastChange { hash: None, offset, .. }) => (What::Extra, Some(offset)),
             Some(LastChange { offset, .. }) => (What::Other, Some(offset)),
         };
-        let is_void = matches!(change, Change::CancelMark(_));
         let (timer_id, id) = (Some(change.timer_id()), id_of(change));
-        Some(Difference { lane, what, offset, is_void, timer_id, id, detail: None })
+        Some(Difference { lane, what, offset, of: Of::change(change), timer_id, id, detail: None })
     }
 
     /// What is left once all entries were taken out.
@@ -175,9 +217,10 @@ impl Log {
             .filter_map(|(key, last)| {
                 last.hash?;
                 let timer_id = key.first_chunk().map(|name| TimerId(*name));
-                let (offset, is_void) = (Some(last.offset), key.len() > 16);
-                let (what, id) = (What::Missing, last.id);
-                Some(Difference { lane, what, offset, is_void, timer_id, id, detail: None })
+                // A tombstone of the key can be read if what stood there can.
+                let of = Change::decode(Some(&key), None).map_or(Of::Timer, |of| Of::change(&of));
+                let (what, offset, id) = (What::Missing, Some(last.offset), last.id);
+                Some(Difference { lane, what, offset, of, timer_id, id, detail: None })
             })
             .collect();
         missing.sort_by_key(|difference| difference.offset);
@@ -263,7 +306,7 @@ fn verify(
             Err(index::Error::Broken { detail, .. }) => {
                 let (what, detail) = (What::Broken, Some(detail));
                 #[rustfmt::skip]
-                let broken = Difference { lane, what, offset: None, is_void: false, timer_id: None, id: None, detail };
+                let broken = Difference { lane, what, offset: None, of: Of::Timer, timer_id: None, id: None, detail };
                 report.add(broken, limit);
                 continue;
             }

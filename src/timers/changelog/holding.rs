@@ -72,6 +72,11 @@ impl Holding {
             Change::ForgottenCancelMark(timer_id) => {
                 self.cancel_marks.remove(timer_id);
             }
+            // Only readers of the index need them.
+            Change::Attempt(_)
+            | Change::ForgottenAttempt(..)
+            | Change::Definition(..)
+            | Change::ForgottenDefinition(_) => {}
         }
     }
 
@@ -125,6 +130,7 @@ mod tests {
             key: None,
             key_cut: false,
             code: None,
+            task: None,
         }
     }
 

@@ -185,7 +185,7 @@ impl IndexThread {
                     due_before: Some(before),
                     ..Filter::default()
                 };
-                reader.page(lane, &filter, after, OVERDUE_MAX)
+                reader.page_with_tasks(lane, &filter, after, OVERDUE_MAX)
             }
             _ => Ok(index::Listing::default()),
         });
@@ -351,8 +351,11 @@ impl IndexThread {
         for (lane, following) in &mut self.lanes {
             let next = following.next;
             if let Some((_, before)) = following.expired.take_if(|(mark, _)| next >= *mark) {
-                let timers = index.ended(*lane, before, FORGET_MAX)?;
-                let event = Event::Expired { lane: *lane, timers, tasks: Vec::new() };
+                let gone = index.ended(*lane, before, FORGET_MAX)?;
+                let timers = gone.iter().map(|of| of.timer_id).collect();
+                let tasks =
+                    gone.iter().filter_map(|of| Some((of.timer_id, of.attempts?))).collect();
+                let event = Event::Expired { lane: *lane, timers, tasks };
                 let _ =
                     following.to.send(AssignmentEvent { assignment: following.assignment, event });
             }

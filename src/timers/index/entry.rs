@@ -2,13 +2,20 @@
 //!
 //! ```text
 //! 0 number u32            a text that many entries name: target or label
-//! 1 name                  a timer: phase and flags u8, then numbers in few bytes: first append, offset, due and since
-//!                         as distances from it, [the same two of what it supersedes, and of the first of
-//!                         that, each from the one before], target, [label], id, [code], [key]
-//! 2 due u64, name         by due time: phase and label flag u8, target, [label]
-//! 3 since u64, name       ended timers, by when they ended: nothing
+//! 1 name                  a timer: phase and flags u8, [of a task: flags u8], then numbers in few bytes: first append,
+//!                         offset, due and since as distances from it, [the same two of what it supersedes, and of the
+//!                         first of that, each from the one before], target, [label], [of a task: turn, attempts,
+//!                         failures, rounds, interruptions, [partition, credits], next_at as a distance from due],
+//!                         id, [code], [key]
+//! 2 due u64, name         by due time: phase, label flag and task flag u8, target, [label]
+//! 3 since u64, name       ended timers, by when they ended: nothing, or of a task its attempts
 //! 4 name                  void versions: as on the wire
+//! 5 name, slot u8         an attempt of a task: as on the wire
+//! 6 name                  the definition of a task: as on the wire
 //! ```
+//!
+//! The first flags of a task say that its key is cut and that it has none, which no timer's do. Its second flags say both of its
+//! key.
 //!
 //! A text is 1 + its number, or 0 and the text itself with its length (by due time: 0, look at the timer).
 
@@ -17,8 +24,13 @@ use std::sync::Arc;
 use super::bytes::{put_varint, take_bytes, take_varint};
 use super::string_table::StringTable;
 use crate::engine::header::Code;
+use crate::engine::task::scope::TasksPartition;
+use crate::engine::timers::progress::{
+    attempt_key as wire_attempt_key, definition_key as wire_definition_key,
+};
 use crate::engine::timers::{
-    CancelMark, Change, Live, Replaced, Timer, TimerId, TimerState, Version,
+    Attempt, CancelMark, Change, HeldBy, Live, Progress, Replaced, Timer, TimerId, TimerState,
+    Version,
 };
 use crate::engine::{Offset, UnixMillis};
 
@@ -27,6 +39,8 @@ pub(super) const TIMER: u8 = 1;
 pub(super) const DUE: u8 = 2;
 pub(super) const END: u8 = 3;
 pub(super) const CANCEL_MARK: u8 = 4;
+pub(super) const ATTEMPT: u8 = 5;
+pub(super) const DEFINITION: u8 = 6;
 
 const STATE: u8 = 0b111;
 const HAS_LABEL: u8 = 8;
@@ -34,6 +48,17 @@ const HAS_KEY: u8 = 16;
 const KEY_CUT: u8 = 32;
 const SUPERSEDES: u8 = 64;
 const HAS_CODE: u8 = 128;
+/// What stands in these two bits of the first flags of a task.
+const KEY: u8 = HAS_KEY | KEY_CUT;
+const IS_TASK: u8 = KEY_CUT;
+/// In a value by due time.
+const DUE_IS_TASK: u8 = HAS_KEY;
+
+// The second flags of a task, beside `HAS_KEY` and `KEY_CUT`.
+const HELD: u8 = 1;
+const BEGUN: u8 = 2;
+const OPEN: u8 = 4;
+const CANCELLING: u8 = 8;
 
 pub(super) fn text_key(number: u32) -> Vec<u8> {
     [&[TEXT][..], &number.to_be_bytes()].concat()
@@ -47,6 +72,14 @@ pub(super) fn cancel_mark_key(timer_id: TimerId) -> Vec<u8> {
     [&[CANCEL_MARK][..], &timer_id.0].concat()
 }
 
+pub(super) fn attempt_key(timer_id: TimerId, slot: u8) -> Vec<u8> {
+    [&[ATTEMPT][..], &timer_id.0, &[slot]].concat()
+}
+
+pub(super) fn definition_key(timer_id: TimerId) -> Vec<u8> {
+    [&[DEFINITION][..], &timer_id.0].concat()
+}
+
 /// A key below [`DUE`] or [`END`].
 pub(super) fn timed_key(kind: u8, at: UnixMillis, timer_id: TimerId) -> Vec<u8> {
     [&[kind][..], &at.0.to_be_bytes(), &timer_id.0].concat()
@@ -58,9 +91,15 @@ pub(super) fn timed(key: &[u8]) -> Option<(UnixMillis, TimerId)> {
     Some((UnixMillis(u64::from_be_bytes(*at)), TimerId(name.try_into().ok()?)))
 }
 
-/// The name in a key below [`TIMER`] or [`CANCEL_MARK`].
+/// The name in a key below [`TIMER`], [`CANCEL_MARK`] or [`DEFINITION`].
 pub(super) fn name_in(key: &[u8]) -> Option<TimerId> {
     key.get(1..)?.try_into().ok().map(TimerId)
+}
+
+/// Name and slot in a key below [`ATTEMPT`].
+pub(super) fn attempt_in(key: &[u8]) -> Option<(TimerId, u8)> {
+    let (slot, name) = key.get(1..)?.split_last()?;
+    Some((TimerId(name.try_into().ok()?), *slot))
 }
 
 /// What of a key is looked up before it is written, for the filter.
@@ -71,6 +110,8 @@ pub(super) fn looked_up(key: &[u8]) -> Option<u64> {
     match *kind {
         TIMER => Some(word),
         CANCEL_MARK => Some(!word),
+        ATTEMPT => Some(word.rotate_left(1)),
+        DEFINITION => Some(!word.rotate_left(1)),
         _ => None,
     }
 }
@@ -125,14 +166,23 @@ fn take_version(value: &mut &[u8], from: Version) -> Option<Version> {
 pub(super) fn timer_value(timer: &Timer, strings: &StringTable) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+    let has_key = timer.key.is_some();
+    let key = flag(has_key, HAS_KEY) | flag(has_key && timer.key_cut, KEY_CUT);
     bytes.push(
         state_byte(timer.state)
             | flag(timer.label.is_some(), HAS_LABEL)
-            | flag(timer.key.is_some(), HAS_KEY)
-            | flag(timer.key_cut, KEY_CUT)
+            | timer.task.map_or(key, |_| IS_TASK)
             | flag(timer.supersedes.is_some(), SUPERSEDES)
             | flag(timer.code.is_some(), HAS_CODE),
     );
+    if let Some(task) = &timer.task {
+        bytes.push(
+            key | flag(task.held.is_some(), HELD)
+                | flag(task.begun, BEGUN)
+                | flag(task.open, OPEN)
+                | flag(task.cancelling, CANCELLING),
+        );
+    }
     let Version { first_appended, offset } = timer.version;
     put_varint(&mut bytes, first_appended.0);
     put_varint(&mut bytes, offset.0.cast_unsigned());
@@ -147,6 +197,9 @@ pub(super) fn timer_value(timer: &Timer, strings: &StringTable) -> Vec<u8> {
     if let Some(label) = &timer.label {
         put_text(&mut bytes, strings.number(label), label);
     }
+    if let Some(task) = &timer.task {
+        put_progress(&mut bytes, task, timer.due);
+    }
     put_part(&mut bytes, &timer.id);
     if let Some(code) = timer.code {
         put_part(&mut bytes, code.as_str().as_bytes());
@@ -155,13 +208,63 @@ pub(super) fn timer_value(timer: &Timer, strings: &StringTable) -> Vec<u8> {
     bytes
 }
 
+/// How far a task is, but for its flags.
+fn put_progress(bytes: &mut Vec<u8>, task: &Progress, due: UnixMillis) {
+    for number in [task.turn, task.attempts, task.failures, task.rounds, task.interruptions.into()]
+    {
+        put_varint(bytes, number.into());
+    }
+    if let Some(HeldBy { partition, credits }) = task.held {
+        put_varint(bytes, partition.0.into());
+        put_varint(bytes, credits.into());
+    }
+    put_varint(bytes, zigzag(task.next_at.0.wrapping_sub(due.0)));
+}
+
+fn take_progress(value: &mut &[u8], flags: u8, due: UnixMillis) -> Option<Progress> {
+    let has = |flag: u8| flags & flag != 0;
+    let mut number = || u32::try_from(take_varint(value)?).ok();
+    let (turn, attempts, failures, rounds) = (number()?, number()?, number()?, number()?);
+    let mut short = || u16::try_from(number()?).ok();
+    let interruptions = short()?;
+    let held = match has(HELD) {
+        true => Some(HeldBy { partition: TasksPartition(short()?), credits: short()? }),
+        false => None,
+    };
+    let next_at = UnixMillis(due.0.wrapping_add(unzigzag(take_varint(value)?)));
+    Some(Progress {
+        turn,
+        attempts,
+        failures,
+        rounds,
+        interruptions,
+        held,
+        begun: has(BEGUN),
+        open: has(OPEN),
+        cancelling: has(CANCELLING),
+        next_at,
+    })
+}
+
+/// The flags that begin the value of a timer, and of a task the second ones; `None`: nobody wrote them.
+fn take_flags(value: &mut &[u8]) -> Option<(u8, Option<u8>)> {
+    let flags = take_bytes(value, 1)?[0];
+    if flags & KEY != IS_TASK {
+        return Some((flags, None));
+    }
+    let of_task = take_bytes(value, 1)?[0];
+    let known = HAS_KEY | KEY_CUT | HELD | BEGUN | OPEN | CANCELLING;
+    (of_task & !known == 0 && of_task & KEY != KEY_CUT).then_some((flags, Some(of_task)))
+}
+
 /// The value by due time of a timer with this value.
 pub(super) fn due_value(mut timer: &[u8]) -> Option<Vec<u8>> {
-    let flags = take_bytes(&mut timer, 1)?[0];
+    let (flags, of_task) = take_flags(&mut timer)?;
     for _ in 0..if flags & SUPERSEDES == 0 { 4 } else { 8 } {
         take_varint(&mut timer)?;
     }
-    let mut bytes = vec![flags & (STATE | HAS_LABEL)];
+    let is_task = if of_task.is_some() { DUE_IS_TASK } else { 0 };
+    let mut bytes = vec![flags & (STATE | HAS_LABEL) | is_task];
     for _ in 0..if flags & HAS_LABEL == 0 { 1 } else { 2 } {
         let text = take_varint(&mut timer)?;
         if text == 0 {
@@ -172,9 +275,28 @@ pub(super) fn due_value(mut timer: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// The value of a timer below [`END`].
+pub(super) fn end_value(timer: &Timer) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(task) = &timer.task {
+        put_varint(&mut bytes, task.attempts.into());
+    }
+    bytes
+}
+
+/// What a value below [`END`] says: the attempts, if it is of a task.
+pub(super) fn read_end(mut value: &[u8]) -> Option<Option<u32>> {
+    if value.is_empty() {
+        return Some(None);
+    }
+    let attempts = u32::try_from(take_varint(&mut value)?).ok()?;
+    value.is_empty().then_some(Some(attempts))
+}
+
 /// What the value by due time says.
 pub(super) struct Due {
     pub(super) state: TimerState,
+    pub(super) is_task: bool,
     /// 0: look at the timer.
     pub(super) target: u64,
     /// 0: look at the timer; `None`: it has none.
@@ -185,7 +307,8 @@ pub(super) fn read_due(mut value: &[u8]) -> Option<Due> {
     let flags = take_bytes(&mut value, 1)?[0];
     let target = take_varint(&mut value)?;
     let label = if flags & HAS_LABEL == 0 { None } else { Some(take_varint(&mut value)?) };
-    value.is_empty().then_some(Due { state: state_of(flags)?, target, label })
+    let is_task = flags & DUE_IS_TASK != 0;
+    value.is_empty().then_some(Due { state: state_of(flags)?, is_task, target, label })
 }
 
 fn take_part<'a>(from: &mut &'a [u8]) -> Option<&'a [u8]> {
@@ -203,12 +326,14 @@ fn take_text(from: &mut &[u8], strings: &StringTable) -> Option<Arc<str>> {
 /// What begins the value of a timer: all that the engine is told.
 struct Begun {
     flags: u8,
+    /// `HAS_KEY` and `KEY_CUT`, if they are so.
+    key: u8,
     live: Live,
     since: UnixMillis,
 }
 
 fn begin(timer_id: TimerId, value: &mut &[u8], strings: &StringTable) -> Option<Begun> {
-    let flags = take_bytes(value, 1)?[0];
+    let (flags, of_task) = take_flags(value)?;
     let first = take_varint(value)?;
     let offset = take_varint(value)?.cast_signed();
     let mut at = || Some(UnixMillis(first.wrapping_add(unzigzag(take_varint(value)?))));
@@ -221,8 +346,12 @@ fn begin(timer_id: TimerId, value: &mut &[u8], strings: &StringTable) -> Option<
     }
     let target = take_text(value, strings)?;
     let label = if flags & HAS_LABEL == 0 { None } else { Some(take_text(value, strings)?) };
-    let live = Live { timer_id, version, supersedes, due, target, label };
-    Some(Begun { flags, live, since })
+    let task = match of_task {
+        Some(of_task) => Some(take_progress(value, of_task, due)?),
+        None => None,
+    };
+    let live = Live { timer_id, version, supersedes, due, target, label, task };
+    Some(Begun { flags, key: of_task.unwrap_or(flags) & KEY, live, since })
 }
 
 /// What the value of a timer says.
@@ -231,7 +360,7 @@ pub(super) fn read_timer(
     mut value: &[u8],
     strings: &StringTable,
 ) -> Option<Timer> {
-    let Begun { flags, live, since } = begin(timer_id, &mut value, strings)?;
+    let Begun { flags, key, live, since } = begin(timer_id, &mut value, strings)?;
     let id = take_part(&mut value)?.into();
     let code = if flags & HAS_CODE == 0 {
         None
@@ -239,16 +368,17 @@ pub(super) fn read_timer(
         let code = std::str::from_utf8(take_part(&mut value)?).ok()?;
         Some(code.parse::<Code>().ok()?)
     };
-    let key = match flags & HAS_KEY {
+    let key_cut = key & KEY_CUT != 0;
+    let key = match key & HAS_KEY {
         0 if !value.is_empty() => return None,
         0 => None,
         _ => Some(value.into()),
     };
-    let Live { timer_id, version, supersedes, due, target, label } = live;
+    let Live { timer_id, version, supersedes, due, target, label, task } = live;
     let label = label.map(|label| label.as_ref().into());
-    let (state, key_cut) = (state_of(flags)?, flags & KEY_CUT != 0);
+    let state = state_of(flags)?;
     #[rustfmt::skip]
-    let timer = Timer { timer_id, state, version, supersedes, due, since, target, label, id, key, key_cut, code };
+    let timer = Timer { timer_id, state, version, supersedes, due, since, target, label, id, key, key_cut, code, task };
     Some(timer)
 }
 
@@ -266,6 +396,22 @@ pub(super) fn read_live(
 pub(super) fn read_cancel_mark(timer_id: TimerId, value: &[u8]) -> Option<CancelMark> {
     match Change::decode(Some(&CancelMark::key(timer_id)), Some(value)) {
         Ok(Change::CancelMark(mark)) => Some(mark),
+        _ => None,
+    }
+}
+
+/// What the value of an attempt says.
+pub(super) fn read_attempt(timer_id: TimerId, slot: u8, value: &[u8]) -> Option<Attempt> {
+    match Change::decode(Some(&wire_attempt_key(timer_id, slot)), Some(value)) {
+        Ok(Change::Attempt(attempt)) => Some(attempt),
+        _ => None,
+    }
+}
+
+/// What the value of a definition says.
+pub(super) fn read_definition(timer_id: TimerId, value: &[u8]) -> Option<Box<str>> {
+    match Change::decode(Some(&wire_definition_key(timer_id)), Some(value)) {
+        Ok(Change::Definition(_, spec)) => Some(spec),
         _ => None,
     }
 }

@@ -17,10 +17,12 @@ pub fn read(name: &[u8], value: &[u8], is_leaf: bool) {
     };
     let Ok(entries) = entries else { return };
     let _ = entries.each(|key, value| {
-        let _ = (entry::timed(key), entry::name_in(key), entry::looked_up(key));
+        let _ =
+            (entry::timed(key), entry::name_in(key), entry::attempt_in(key), entry::looked_up(key));
         let name = TimerId([7; 16]);
         if let Some(value) = value {
-            let _ = (entry::read_due(value), entry::due_value(value));
+            let _ = (entry::read_due(value), entry::due_value(value), entry::read_end(value));
+            let _ = (entry::read_attempt(name, 7, value), entry::read_definition(name, value));
             let _ = (entry::read_live(name, value, &strings), entry::read_cancel_mark(name, value));
             if let Some(timer) = entry::read_timer(name, value, &strings) {
                 kept(&timer, &strings);

@@ -1,4 +1,5 @@
-//! One lane: timers by name, by due time and by when they ended, and their void versions, all kept in step.
+//! One lane: timers by name, by due time and by when they ended, their void versions, and attempts and definitions of tasks, all
+//! kept in step.
 
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::BTreeMap;
@@ -6,12 +7,12 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::bytes::check;
-use super::entry::{self, CANCEL_MARK, DUE, END, TEXT, TIMER};
+use super::entry::{self, ATTEMPT, CANCEL_MARK, DEFINITION, DUE, END, TEXT, TIMER};
 use super::lane_tree::{self, LaneTree, ReadView};
 use super::position::Position;
 use super::store::{StoreError, Tree};
 use super::string_table::StringTable;
-use crate::engine::timers::{CancelMark, Change, Live, Timer, TimerId, TimerState};
+use crate::engine::timers::{Attempt, CancelMark, Change, Live, Timer, TimerId, TimerState};
 use crate::engine::{Offset, UnixMillis};
 
 /// What holds in a lane and concerns the engine.
@@ -21,6 +22,15 @@ pub enum Held {
     Live(Live),
     /// Void versions of a timer.
     CancelMark(CancelMark),
+}
+
+/// A timer that has ended and may be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gone {
+    /// Which one.
+    pub timer_id: TimerId,
+    /// How many attempts were made of it; only of a task.
+    pub attempts: Option<u32>,
 }
 
 /// What is kept in memory of a lane's entries.
@@ -78,6 +88,41 @@ impl Shared {
     pub(super) fn timer(&self, timer_id: TimerId) -> Result<Option<Timer>, StoreError> {
         let found = self.view.get(&entry::timer_key(timer_id))?;
         found.map(|value| self.read_timer(timer_id, &value)).transpose()
+    }
+
+    /// The definition of a task.
+    pub(super) fn definition(&self, timer_id: TimerId) -> Result<Option<Box<str>>, StoreError> {
+        let found = self.view.get(&entry::definition_key(timer_id))?;
+        let read = |value: Vec<u8>| {
+            entry::read_definition(timer_id, &value).ok_or_else(|| unreadable(DEFINITION))
+        };
+        found.map(read).transpose()
+    }
+
+    /// The attempts of a task that are kept, the oldest first.
+    pub(super) fn attempts(&self, timer_id: TimerId) -> Result<Vec<Attempt>, StoreError> {
+        let (mut attempts, mut unread) = (Vec::new(), false);
+        self.view.each_from(&entry::attempt_key(timer_id, 0), |key, value| {
+            let of = (key.first() == Some(&ATTEMPT)).then(|| entry::attempt_in(key)).flatten();
+            match of.filter(|(of, _)| *of == timer_id) {
+                Some((_, slot)) => match entry::read_attempt(timer_id, slot, value) {
+                    Some(attempt) => {
+                        attempts.push(attempt);
+                        ControlFlow::Continue(())
+                    }
+                    None => {
+                        unread = true;
+                        ControlFlow::Break(())
+                    }
+                },
+                None => ControlFlow::Break(()),
+            }
+        })?;
+        if unread {
+            return Err(unreadable(ATTEMPT));
+        }
+        attempts.sort_by_key(|attempt| attempt.number);
+        Ok(attempts)
     }
 
     pub(super) fn read_timer(&self, timer_id: TimerId, value: &[u8]) -> Result<Timer, StoreError> {
@@ -178,7 +223,7 @@ impl Lane {
         Ok(position)
     }
 
-    /// Tells all timers and what is void.
+    /// Tells all timers, what is void, and attempts and definitions of tasks.
     pub(super) fn entries(&self, mut each: impl FnMut(Change)) -> Result<(), StoreError> {
         let mut unread = None;
         self.shared.view.each_from(&[TIMER], |key, value| {
@@ -192,6 +237,13 @@ impl Lane {
                 CANCEL_MARK => entry::name_in(key)
                     .and_then(|timer_id| entry::read_cancel_mark(timer_id, value))
                     .map(Change::CancelMark),
+                ATTEMPT => entry::attempt_in(key)
+                    .and_then(|(timer_id, slot)| entry::read_attempt(timer_id, slot, value))
+                    .map(Change::Attempt),
+                DEFINITION => entry::name_in(key).and_then(|timer_id| {
+                    let spec = entry::read_definition(timer_id, value)?;
+                    Some(Change::Definition(timer_id, spec))
+                }),
                 _ => return ControlFlow::Continue(()),
             };
             match read {
@@ -209,20 +261,22 @@ impl Lane {
     }
 
     /// Timers that ended before a time, the oldest first.
-    pub(super) fn ended(
-        &self,
-        before: UnixMillis,
-        most: usize,
-    ) -> Result<Vec<TimerId>, StoreError> {
-        let mut ended = Vec::new();
-        self.shared.view.each_from(&[END], |key, _| match (key.first(), entry::timed(key)) {
-            (Some(&END), Some((at, timer_id))) if at < before && ended.len() < most => {
-                ended.push(timer_id);
-                ControlFlow::Continue(())
+    pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<Gone>, StoreError> {
+        let (mut ended, mut unread) = (Vec::new(), false);
+        self.shared.view.each_from(&[END], |key, value| {
+            match (key.first(), entry::timed(key)) {
+                (Some(&END), Some((at, timer_id))) if at < before && ended.len() < most => {
+                    let Some(attempts) = entry::read_end(value) else {
+                        unread = true;
+                        return ControlFlow::Break(());
+                    };
+                    ended.push(Gone { timer_id, attempts });
+                    ControlFlow::Continue(())
+                }
+                _ => ControlFlow::Break(()),
             }
-            _ => ControlFlow::Break(()),
         })?;
-        Ok(ended)
+        if unread { Err(unreadable(END)) } else { Ok(ended) }
     }
 }
 
@@ -250,6 +304,12 @@ fn load_entry(
             tables.cancel_marks += 1;
             each(Held::CancelMark(entry::read_cancel_mark(entry::name_in(key)?, value)?));
         }
+        // Only their owner's readers need them. The digest covers them; here it is checked that they can be read.
+        ATTEMPT => {
+            let (timer_id, slot) = entry::attempt_in(key)?;
+            entry::read_attempt(timer_id, slot, value)?;
+        }
+        DEFINITION => drop(entry::read_definition(entry::name_in(key)?, value)?),
         _ => return None,
     }
     Some(())
@@ -297,7 +357,26 @@ impl BatchChanges<'_> {
             Change::ForgottenTimer(timer_id) => self.forget(*timer_id)?,
             Change::CancelMark(mark) => self.set_cancel_mark(mark.timer_id, Some(mark.value()))?,
             Change::ForgottenCancelMark(timer_id) => self.set_cancel_mark(*timer_id, None)?,
+            Change::Attempt(attempt) => {
+                let key = entry::attempt_key(attempt.timer_id, attempt.slot());
+                self.put(key, change.encode().1)?;
+            }
+            Change::ForgottenAttempt(timer_id, slot) => {
+                self.put(entry::attempt_key(*timer_id, *slot), None)?;
+            }
+            Change::Definition(timer_id, _) => {
+                self.put(entry::definition_key(*timer_id), change.encode().1)?;
+            }
+            Change::ForgottenDefinition(timer_id) => {
+                self.put(entry::definition_key(*timer_id), None)?;
+            }
         }
+        Ok(())
+    }
+
+    fn put(&mut self, key: Vec<u8>, new: Option<Vec<u8>>) -> Result<(), StoreError> {
+        let old = self.now(&key)?;
+        self.set(key, old, new);
         Ok(())
     }
 
@@ -310,7 +389,8 @@ impl BatchChanges<'_> {
         self.set(key, Some(value), None);
         self.set(entry::timed_key(DUE, timer.due, timer_id), Some(by_due), None);
         if timer.state.is_final() {
-            self.set(entry::timed_key(END, timer.since, timer_id), Some(Vec::new()), None);
+            let by_end = entry::timed_key(END, timer.since, timer_id);
+            self.set(by_end, Some(entry::end_value(&timer)), None);
         }
         self.count(&timer, false);
         Ok(())
@@ -323,7 +403,7 @@ impl BatchChanges<'_> {
         self.set(entry::timed_key(DUE, timer.due, timer.timer_id), None, Some(by_due));
         if timer.state.is_final() {
             let by_end = entry::timed_key(END, timer.since, timer.timer_id);
-            self.set(by_end, None, Some(Vec::new()));
+            self.set(by_end, None, Some(entry::end_value(timer)));
         }
         self.count(timer, true);
         Ok(())

@@ -43,16 +43,16 @@ use crate::engine::{Lane, Offset, UnixMillis};
 use crate::telemetry::{self, Rebuilt};
 
 pub use self::directory::ASIDE_MAX;
-pub use self::lane::Held;
+pub use self::lane::{Gone, Held};
 pub use self::position::Position;
-pub use self::reader::{Counted, IndexCounts, LOOKED_AT_MAX, Listing, Reader};
+pub use self::reader::{Counted, IndexCounts, LOOKED_AT_MAX, Listing, Reader, TaskListing};
 use self::store::{Store, StoreError};
 pub use crate::engine::After;
 
 /// Changes of one call of [`Index::apply`], at most: sled's memory grows with its batches.
 pub const BATCH_MAX: usize = 500;
 /// The form of what stands on disk.
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 /// What sled says of a store that another process holds; it has no word of its own for that.
 const LOCKED: &str = "could not acquire lock";
 
@@ -340,7 +340,7 @@ impl Index {
         lane: Lane,
         before: UnixMillis,
         most: usize,
-    ) -> Result<Vec<TimerId>, Error> {
+    ) -> Result<Vec<Gone>, Error> {
         let error = self.error("read");
         self.lane(lane)?.ended(before, most).map_err(error)
     }

@@ -10,7 +10,10 @@ use super::lane::{Shared, minute, unreadable};
 use super::position::Position;
 use super::store::StoreError;
 use super::{Error, Lanes};
-use crate::engine::timers::{Filter, Forecast, Timer, TimerId, id_prefix};
+use crate::engine::timers::{
+    Attempt, Filter, Forecast, LaneTimer, TaskFilter, TaskRecord, Timer, TimerId, group_of,
+    id_prefix,
+};
 use crate::engine::{After, Lane, UnixMillis};
 use crate::telemetry::Rebuilt;
 
@@ -22,6 +25,15 @@ pub const LOOKED_AT_MAX: usize = 4_096;
 pub struct Listing {
     /// Perhaps none, even if there are more.
     pub timers: Vec<Timer>,
+    /// Where to go on, unless these were the last.
+    pub more: Option<After>,
+}
+
+/// Some of the tasks that are meant, by due time, without their attempts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TaskListing {
+    /// Perhaps none, even if there are more.
+    pub tasks: Vec<TaskRecord>,
     /// Where to go on, unless these were the last.
     pub more: Option<After>,
 }
@@ -127,7 +139,20 @@ impl Reader {
         })
     }
 
+    /// A task, with all that is kept of it; `None`: there is none of this name, or what has it is no task.
+    ///
+    /// # Errors
+    /// As those of [`position`](Self::position).
+    pub fn task(&self, lane: Lane, timer_id: TimerId) -> Result<Option<TaskRecord>, Error> {
+        self.with_lane(lane, |shared| {
+            let Some(timer) = shared.timer(timer_id)? else { return Ok(None) };
+            let (spec, attempts) = (shared.definition(timer_id)?, shared.attempts(timer_id)?);
+            Ok(task_of(lane, timer, spec, attempts))
+        })
+    }
+
     /// The timers that are meant, by due time, behind a place; at most so many, and no more than what one call looks at.
+    /// Tasks are not among them.
     ///
     /// # Errors
     /// As those of [`position`](Self::position).
@@ -138,19 +163,72 @@ impl Reader {
         after: Option<After>,
         most: usize,
     ) -> Result<Listing, Error> {
+        self.listing(lane, (filter, false), after, most)
+    }
+
+    /// The same, with those that are tasks.
+    ///
+    /// # Errors
+    /// As those of [`position`](Self::position).
+    pub fn page_with_tasks(
+        &self,
+        lane: Lane,
+        filter: &Filter,
+        after: Option<After>,
+        most: usize,
+    ) -> Result<Listing, Error> {
+        self.listing(lane, (filter, true), after, most)
+    }
+
+    fn listing(
+        &self,
+        lane: Lane,
+        (filter, with_tasks): (&Filter, bool),
+        after: Option<After>,
+        most: usize,
+    ) -> Result<Listing, Error> {
         self.with_lane(lane, |shared| {
-            let mut meant = Vec::new();
-            let more = scan(shared, filter, after, |at, _| {
-                meant.push(at);
-                if meant.len() >= most { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-            })?;
-            let mut timers = Vec::with_capacity(meant.len());
-            for (due, timer_id) in meant {
+            let fits = timers_that_fit(shared, filter, with_tasks);
+            let mut meant = Meant::new(most);
+            let span = (filter.due_after, filter.due_before);
+            let more = scan(shared, span, after, fits, |at, _| meant.add(at))?;
+            let mut timers = Vec::with_capacity(meant.places.len());
+            for (due, timer_id) in meant.places {
                 // It may have changed since.
                 let timer = shared.timer(timer_id)?.filter(|timer| timer.due == due);
                 timers.extend(timer.filter(|timer| filter.matches(timer)));
             }
             Ok(Listing { timers, more })
+        })
+    }
+
+    /// The tasks that are meant, by due time, behind a place; at most so many, and no more than what one call looks at.
+    ///
+    /// # Errors
+    /// As those of [`position`](Self::position).
+    pub fn tasks(
+        &self,
+        lane: Lane,
+        filter: &TaskFilter,
+        after: Option<After>,
+        most: usize,
+    ) -> Result<TaskListing, Error> {
+        self.with_lane(lane, |shared| {
+            let mut meant = Meant::new(most);
+            let fits = |due: &Due| task_fits(shared, filter, due);
+            let span = (None, filter.due_before);
+            let more = scan(shared, span, after, fits, |at, _| meant.add(at))?;
+            let mut tasks = Vec::with_capacity(meant.places.len());
+            for (due, timer_id) in meant.places {
+                // It may have changed since.
+                let timer = shared.timer(timer_id)?;
+                let Some(timer) = timer.filter(|of| of.due == due && filter.may_match(of)) else {
+                    continue;
+                };
+                let task = task_of(lane, timer, shared.definition(timer_id)?, Vec::new());
+                tasks.extend(task.filter(|task| filter.matches(task)));
+            }
+            Ok(TaskListing { tasks, more })
         })
     }
 
@@ -173,7 +251,7 @@ impl Reader {
         })
     }
 
-    /// How many timers are meant, of those that one call looks at.
+    /// How many timers are meant, of those that one call looks at. Tasks are not among them.
     ///
     /// # Errors
     /// As those of [`position`](Self::position).
@@ -185,7 +263,9 @@ impl Reader {
     ) -> Result<Counted, Error> {
         self.with_lane(lane, |shared| {
             let (mut count, mut unsure) = (0, Vec::new());
-            let more = scan(shared, filter, after, |(_, timer_id), is_sure| {
+            let fits = timers_that_fit(shared, filter, false);
+            let span = (filter.due_after, filter.due_before);
+            let more = scan(shared, span, after, fits, |(_, timer_id), is_sure| {
                 if is_sure {
                     count += 1;
                 } else {
@@ -288,21 +368,45 @@ fn add(forecast: &mut Forecast, minutes: Option<u32>, count: u64) {
     }
 }
 
-/// Looks at timers by due time behind a place, and tells those that are meant, and whether that is sure without looking at
-/// the timer itself. Returns where to go on, if it stopped before the end.
-fn scan(
+/// Where timers are that are meant, up to a number of them.
+struct Meant {
+    places: Vec<After>,
+    most: usize,
+}
+
+impl Meant {
+    fn new(most: usize) -> Self {
+        Self { places: Vec::new(), most }
+    }
+
+    fn add(&mut self, at: After) -> ControlFlow<()> {
+        self.places.push(at);
+        match self.places.len() >= self.most {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+}
+
+/// The task of a timer, if it is one.
+fn task_of(
+    lane: Lane,
+    timer: Timer,
+    spec: Option<Box<str>>,
+    attempts: Vec<Attempt>,
+) -> Option<TaskRecord> {
+    timer.task?;
+    // Lanes take no task whose id is none.
+    TaskRecord::new(LaneTimer { lane, timer }, spec, attempts).ok()
+}
+
+/// Says of a timer by due time whether it is meant; `None`: the timer itself says it.
+fn timers_that_fit(
     shared: &Shared,
     filter: &Filter,
-    after: Option<After>,
-    mut meant: impl FnMut(After, bool) -> ControlFlow<()>,
-) -> Result<Option<After>, StoreError> {
-    let mut from = entry::timed_key(DUE, filter.due_after.unwrap_or_default(), TimerId::default());
-    if let Some((due, timer_id)) = after {
-        // The least key behind that of this timer.
-        let behind = [&entry::timed_key(DUE, due, timer_id)[..], &[0]].concat();
-        from = from.max(behind);
-    }
-    let wanted = {
+    with_tasks: bool,
+) -> impl Fn(&Due) -> Option<bool> + use<> {
+    let (target, label) = {
         let tables = shared.tables();
         let number = |text: &Option<String>| {
             text.as_deref()
@@ -316,28 +420,78 @@ fn scan(
         (Some(_), Some(0)) => None,
         (Some(wanted), found) => Some(wanted.is_some() && wanted == found),
     };
+    let state = filter.state;
+    move |due| {
+        all([
+            Some(with_tasks || !due.is_task),
+            Some(state.is_none_or(|wanted| wanted == due.state)),
+            fits(target, Some(due.target)),
+            fits(label, due.label),
+        ])
+    }
+}
+
+/// Says of a task by due time whether it may be meant; `None`: more than that has to be looked at.
+fn task_fits(shared: &Shared, filter: &TaskFilter, due: &Due) -> Option<bool> {
+    let group = match due.label {
+        _ if !filter.is_of_group() => Some(true),
+        // A text without a number, or no text: the timer or its definition says it.
+        Some(0) | None => None,
+        Some(number) => {
+            let tables = shared.tables();
+            let label = u32::try_from(number - 1).ok().and_then(|at| tables.strings.text(at));
+            group_of(label.map(|label| &**label))
+                .map(|(project, group)| filter.has_group(project, group))
+        }
+    };
+    all([
+        Some(due.is_task),
+        Some(filter.status.is_none_or(|wanted| wanted.may_be(due.state))),
+        // The timer says the rest of its status, and the definition its type.
+        (filter.status.is_none() && filter.of_type.is_none()).then_some(true),
+        group,
+    ])
+}
+
+/// Whether all of these are so, if that is known.
+fn all<const N: usize>(fits: [Option<bool>; N]) -> Option<bool> {
+    if fits.contains(&Some(false)) {
+        return Some(false);
+    }
+    (!fits.contains(&None)).then_some(true)
+}
+
+/// Looks at timers that are due between two times, by due time behind a place. Tells those that fit, and whether that is sure
+/// without looking at the timer itself. Returns where to go on, if it stopped before the end.
+fn scan(
+    shared: &Shared,
+    (due_after, due_before): (Option<UnixMillis>, Option<UnixMillis>),
+    after: Option<After>,
+    fits: impl Fn(&Due) -> Option<bool>,
+    mut meant: impl FnMut(After, bool) -> ControlFlow<()>,
+) -> Result<Option<After>, StoreError> {
+    let mut from = entry::timed_key(DUE, due_after.unwrap_or_default(), TimerId::default());
+    if let Some((due, timer_id)) = after {
+        // The least key behind that of this timer.
+        let behind = [&entry::timed_key(DUE, due, timer_id)[..], &[0]].concat();
+        from = from.max(behind);
+    }
     let (mut looked_at, mut more, mut error) = (0, None, None);
     shared.view.each_from(&from, |key, value| {
         let Some(at) = entry::timed(key).filter(|_| key.first() == Some(&DUE)) else {
             return ControlFlow::Break(());
         };
-        if filter.due_before.is_some_and(|before| at.0 >= before) {
+        if due_before.is_some_and(|before| at.0 >= before) {
             return ControlFlow::Break(());
         }
-        let Some(Due { state, target, label }) = entry::read_due(value) else {
+        let Some(due) = entry::read_due(value) else {
             error = Some(unreadable(DUE));
             return ControlFlow::Break(());
         };
         looked_at += 1;
-        let fits = [
-            Some(filter.state.is_none_or(|wanted| wanted == state)),
-            fits(wanted.0, Some(target)),
-            fits(wanted.1, label),
-        ];
-        let go_on = if fits.contains(&Some(false)) {
-            ControlFlow::Continue(())
-        } else {
-            meant(at, !fits.contains(&None))
+        let go_on = match fits(&due) {
+            Some(false) => ControlFlow::Continue(()),
+            fits => meant(at, fits.is_some()),
         };
         if go_on.is_break() || looked_at >= LOOKED_AT_MAX {
             more = Some(at);

@@ -7,8 +7,11 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::engine::header::Code;
+use crate::engine::task::result::{Outcome, TaskResult};
+use crate::engine::task::scope::TasksPartition;
 use crate::engine::timers::{
-    CancelMark, Filter, Live, Replaced, Timer, TimerState, Version, VersionBound,
+    Attempt, CancelMark, Filter, HeldBy, Live, Progress, Replaced, Timer, TimerState, Version,
+    VersionBound,
 };
 
 mod answers;
@@ -19,6 +22,8 @@ mod damage;
 struct Model {
     timers: BTreeMap<TimerId, Timer>,
     cancel_marks: BTreeMap<TimerId, CancelMark>,
+    attempts: BTreeMap<(TimerId, u8), Attempt>,
+    definitions: BTreeMap<TimerId, Box<str>>,
 }
 
 impl Model {
@@ -28,7 +33,26 @@ impl Model {
             Change::CancelMark(mark) => drop(self.cancel_marks.insert(mark.timer_id, *mark)),
             Change::ForgottenTimer(timer_id) => drop(self.timers.remove(timer_id)),
             Change::ForgottenCancelMark(timer_id) => drop(self.cancel_marks.remove(timer_id)),
+            Change::Attempt(attempt) => {
+                let at = (attempt.timer_id, attempt.slot());
+                self.attempts.insert(at, attempt.clone());
+            }
+            Change::ForgottenAttempt(timer_id, slot) => {
+                self.attempts.remove(&(*timer_id, *slot));
+            }
+            Change::Definition(timer_id, spec) => {
+                self.definitions.insert(*timer_id, spec.clone());
+            }
+            Change::ForgottenDefinition(timer_id) => drop(self.definitions.remove(timer_id)),
         }
+    }
+
+    /// The attempts of a task, the oldest first.
+    fn attempts_of(&self, timer_id: TimerId) -> Vec<Attempt> {
+        let all = self.attempts.range((timer_id, 0)..=(timer_id, u8::MAX));
+        let mut attempts: Vec<Attempt> = all.map(|(_, attempt)| attempt.clone()).collect();
+        attempts.sort_by_key(|attempt| attempt.number);
+        attempts
     }
 
     fn live(&self) -> BTreeMap<TimerId, Live> {
@@ -66,16 +90,31 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
         Held::Live(timer) => drop(live.insert(timer.timer_id, timer)),
         Held::CancelMark(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
     })?;
-    model.timers = listed(&index.reader(), lane, &Filter::default())?;
+    model.timers = listed(&index.reader(), lane, &Filter::default(), true)?;
     assert_eq!(model.live(), live, "what the engine is told is what is listed");
-    Ok((position, model))
+    let mut entries = Model::default();
+    index.entries(lane, |change| entries.change(&change))?;
+    assert_eq!(
+        (&entries.timers, &entries.cancel_marks),
+        (&model.timers, &model.cancel_marks),
+        "what is verified is what is listed"
+    );
+    Ok((position, entries))
 }
 
 /// All timers that a filter means, page by page.
-fn listed(reader: &Reader, lane: Lane, filter: &Filter) -> Result<BTreeMap<TimerId, Timer>, Error> {
+fn listed(
+    reader: &Reader,
+    lane: Lane,
+    filter: &Filter,
+    with_tasks: bool,
+) -> Result<BTreeMap<TimerId, Timer>, Error> {
     let (mut timers, mut after) = (BTreeMap::new(), None);
     loop {
-        let page = reader.page(lane, filter, after, 100)?;
+        let page = match with_tasks {
+            true => reader.page_with_tasks(lane, filter, after, 100)?,
+            false => reader.page(lane, filter, after, 100)?,
+        };
         for timer in page.timers {
             assert!(after.is_none_or(|after| after < (timer.due, timer.timer_id)), "in order");
             after = Some((timer.due, timer.timer_id));
@@ -94,7 +133,7 @@ fn change(n: u64) -> Change {
     let key = (!n.is_multiple_of(3)).then(|| format!("customer-{}", n % 301));
     let timer_id = TimerId::new(key.as_ref().map(String::as_bytes), id.as_bytes());
     let place = |n| Version { first_appended: UnixMillis(1_000_000 + n), offset: Offset(n as i64) };
-    match n % 11 {
+    match n % 15 {
         3 => Change::ForgottenTimer(timer_id),
         5 => Change::ForgottenCancelMark(timer_id),
         7 | 8 => {
@@ -108,8 +147,24 @@ fn change(n: u64) -> Change {
                 cancels: n.is_multiple_of(5),
             })
         }
+        9 | 11 => Change::Attempt(attempt(timer_id, n)),
+        12 => {
+            let (project, group) = (n % 3, n % 7);
+            let of_type = if n.is_multiple_of(2) { "http" } else { "kafka" };
+            let spec = format!(
+                r#"{{"type":"{of_type}","project":"project-{project}","group":"group-{group}"}}"#
+            );
+            Change::Definition(timer_id, spec.into())
+        }
+        13 => Change::ForgottenAttempt(timer_id, (n % 32) as u8),
+        14 => Change::ForgottenDefinition(timer_id),
         kind => {
-            let state = TimerState::ALL[(kind % 6) as usize];
+            let state = TimerState::ALL[(n % 6) as usize];
+            let task = (n / 15).is_multiple_of(2).then(|| progress(n));
+            let label = match task {
+                Some(_) => format!("project-{}/group-{}", n % 3, n % 6_000),
+                None => format!("label-{}", n % 6_000),
+            };
             Change::Timer(Timer {
                 timer_id,
                 state,
@@ -120,14 +175,42 @@ fn change(n: u64) -> Change {
                 due: UnixMillis(1_000_000 + n * 7_919 % 100_000_000),
                 since: UnixMillis(1_000_000 + n),
                 target: format!("target-{}", n % 3).into(),
-                label: n.is_multiple_of(2).then(|| format!("label-{}", n % 6_000).into()),
+                label: n.is_multiple_of(2).then(|| label.into()),
                 id: id.into_bytes().into(),
                 key: key.map(|key| key.into_bytes().into()),
                 key_cut: kind == 4 && !n.is_multiple_of(3),
                 code: (state == TimerState::Dead).then_some(Code::TooLarge),
+                task,
             })
         }
     }
+}
+
+fn progress(n: u64) -> Progress {
+    let small = n as u32;
+    let held = HeldBy { partition: TasksPartition((n % 7) as u16), credits: (n % 512) as u16 };
+    Progress {
+        turn: small % 40,
+        attempts: small % 33,
+        failures: small % 5,
+        rounds: small,
+        interruptions: (n % 6) as u16,
+        held: n.is_multiple_of(2).then_some(held),
+        begun: n.is_multiple_of(3),
+        open: n.is_multiple_of(4),
+        cancelling: n.is_multiple_of(7),
+        next_at: UnixMillis(1_000_000 + n * 104_729 % 100_000_000),
+    }
+}
+
+fn attempt(timer_id: TimerId, n: u64) -> Attempt {
+    let result = TaskResult {
+        status: Some(500 + (n % 9) as u16),
+        error: n.is_multiple_of(2).then(|| format!("error {n}")),
+        ..TaskResult::new(Outcome::Failed)
+    };
+    let number = (n / 301 % 70) as u32;
+    Attempt { timer_id, turn: number + 1, number, result }
 }
 
 fn model_at(next: u64) -> Model {

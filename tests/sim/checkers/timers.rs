@@ -406,7 +406,7 @@ fn ends_in_order(
                     complain("it is forgotten while it is pending".to_owned());
                 }
             }
-            Change::CancelMark(_) | Change::ForgottenCancelMark(_) => {}
+            _ => {}
         }
     }
     if let Some(last) = last.filter(|last| !last.state.is_final()) {

@@ -41,6 +41,11 @@ impl Index {
             Change::CancelMark(mark) => drop(self.cancel_marks.insert(mark.timer_id, mark)),
             Change::ForgottenTimer(timer_id) => drop(self.timers.remove(&timer_id)),
             Change::ForgottenCancelMark(timer_id) => drop(self.cancel_marks.remove(&timer_id)),
+            // No lane is ever told of them.
+            Change::Attempt(_)
+            | Change::ForgottenAttempt(..)
+            | Change::Definition(..)
+            | Change::ForgottenDefinition(_) => {}
         }
     }
 }
@@ -315,12 +320,14 @@ impl World {
         let history = self.plan.setup.limits.history;
         let index = self.members[slot].disk.lanes.get(&lane);
         let ended = index.into_iter().flat_map(|index| index.timers.values());
-        let timers: Vec<TimerId> = ended
+        let ended: Vec<&Timer> = ended
             .filter(|timer| timer.state.is_final() && timer.since + history <= now)
-            .map(|timer| timer.timer_id)
             .take(ENDED_MAX)
             .collect();
-        self.step(slot, Event::Expired { lane: Lane(lane as u16), timers, tasks: Vec::new() });
+        let timers = ended.iter().map(|timer| timer.timer_id).collect();
+        let attempts = |timer: &&Timer| Some((timer.timer_id, timer.task?.attempts));
+        let tasks = ended.iter().filter_map(attempts).collect();
+        self.step(slot, Event::Expired { lane: Lane(lane as u16), timers, tasks });
     }
 
     fn tell_recalled(&mut self, slot: usize, lane: i32, timers: Vec<TimerId>) {

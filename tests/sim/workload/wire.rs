@@ -43,6 +43,7 @@ pub fn amend(command: &Record, version: Version, due: u64, key: &StateKey) -> Re
         name: None,
         target: None,
         hops: 0,
+        task: None,
     };
     let with = |headers: &[Header]| record(command.key(), command.value(), headers);
     let plain = with(&headers);

@@ -158,7 +158,7 @@ impl<'de> Visitor<'de> for Tree<'_> {
 }
 
 /// Where a field of an object stands.
-fn field(at: &str, name: &str) -> String {
+pub(super) fn field(at: &str, name: &str) -> String {
     let name = cut(&escaped(name));
     if at.is_empty() { name } else { format!("{at}.{name}") }
 }

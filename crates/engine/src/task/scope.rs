@@ -9,6 +9,8 @@
 //! 3. A lane dispatches only to a partition that serves the task's scope: [`Serving::partition_for`] is the only place that
 //!    says to which.
 
+use serde::{Deserialize, Serialize};
+
 use super::bucket::Rate;
 use crate::{Lane, murmur2};
 
@@ -18,7 +20,7 @@ pub const PROJECT_CONCURRENCY: u32 = 256;
 pub const SERVICE_CONCURRENCY: u32 = 64;
 
 /// A partition of `<ns>.tasks`. It is told apart from a lane, as a lane dispatches to the partition of another number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct TasksPartition(pub u16);
 
 /// What a project or a service may do at one time: all of it, or the share of one partition.

@@ -178,12 +178,13 @@ pub enum Scope<'a> {
 }
 
 /// The fields of every task.
-const COMMON: [&str; 6] = ["type", "project", "group", "request_id", "retry", "on_result"];
+pub(super) const COMMON_FIELDS: [&str; 6] =
+    ["type", "project", "group", "request_id", "retry", "on_result"];
 /// Those of HTTP tasks besides.
-const HTTP: [&str; 9] =
+pub(super) const HTTP_FIELDS: [&str; 9] =
     ["service", "url", "path", "method", "headers", "timeout", "expect", "poll", "feedback"];
 /// Those of Kafka tasks besides.
-const KAFKA: [&str; 4] = ["topic", "partition", "key_b64", "feedback"];
+pub(super) const KAFKA_FIELDS: [&str; 4] = ["topic", "partition", "key_b64", "feedback"];
 /// Types that come in later releases.
 const LATER: [&str; 3] = ["grpc", "run", "schedule"];
 
@@ -221,25 +222,25 @@ impl Spec {
     }
 
     /// Reads all fields before it gives up: each one that is wrong is to be named.
-    fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Self> {
+    pub(super) fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Self> {
         let kind = fields.require("type", wrongs, kind);
         let project = fields.require("project", wrongs, name);
         let group = fields.require("group", wrongs, name);
         let request_id = fields.read("request_id", wrongs, request_id);
         let kind = match kind {
             Some(Type::Http) => {
-                fields.only(&[&COMMON[..], &HTTP].concat(), "http tasks", wrongs);
+                fields.only(&[&COMMON_FIELDS[..], &HTTP_FIELDS].concat(), "http tasks", wrongs);
                 read_http(fields, wrongs).map(Kind::Http)
             }
             Some(Type::Kafka) => {
-                fields.only(&[&COMMON[..], &KAFKA].concat(), "kafka tasks", wrongs);
+                fields.only(&[&COMMON_FIELDS[..], &KAFKA_FIELDS].concat(), "kafka tasks", wrongs);
                 read_kafka(fields, wrongs).map(Kind::Kafka)
             }
             None => {
                 // Nobody knows yet what the fields of a later type are.
                 let of_type = fields.get("type").and_then(Value::as_str);
                 if of_type.is_none_or(|of_type| !LATER.contains(&of_type)) {
-                    let known = [&COMMON[..], &HTTP, &KAFKA[..3]].concat();
+                    let known = [&COMMON_FIELDS[..], &HTTP_FIELDS, &KAFKA_FIELDS[..3]].concat();
                     fields.only(&known, "tasks", wrongs);
                 }
                 None
@@ -268,6 +269,12 @@ impl Spec {
     #[must_use]
     pub fn request_id(&self) -> Option<&str> {
         self.request_id.as_deref()
+    }
+
+    /// The same with the request id that made the id of the task.
+    #[must_use]
+    pub fn with_request_id(self, request_id: Option<String>) -> Self {
+        Self { request_id, ..self }
     }
 
     /// What is to be done.

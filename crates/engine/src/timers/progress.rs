@@ -7,6 +7,8 @@
 //! key = name, 3:           the definition: version u8, the specification as JSON
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 use super::{DecodeError, TimerId};
 use crate::UnixMillis;
 use crate::task::result::TaskResult;
@@ -29,7 +31,7 @@ const CANCELLING: u8 = 8;
 pub(super) const SIZE: usize = 31;
 
 /// A turn that a worker holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldBy {
     /// The partition of `<ns>.tasks` that it stands in.
     pub partition: TasksPartition,
@@ -38,7 +40,7 @@ pub struct HeldBy {
 }
 
 /// How far a task is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// How often it was dispatched.
     pub turn: u32,

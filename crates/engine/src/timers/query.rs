@@ -3,7 +3,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Replaced, Timer, TimerId, TimerState, Version};
+use super::{Progress, Replaced, Timer, TimerId, TimerState, Version};
 use crate::header::Code;
 use crate::{Lane, UnixMillis};
 
@@ -84,6 +84,8 @@ struct PeerTimer {
     since: UnixMillis,
     #[serde(default, with = "code_or_none")]
     code: Option<Code>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    task: Option<Progress>,
 }
 
 impl From<LaneTimer> for PeerTimer {
@@ -103,6 +105,7 @@ impl From<LaneTimer> for PeerTimer {
             supersedes: timer.supersedes.map(|replaced| replaced.last),
             since: timer.shown_since(),
             code: timer.code,
+            task: timer.task,
         }
     }
 }
@@ -122,7 +125,7 @@ impl From<PeerTimer> for LaneTimer {
             key: of.name.key.map(Into::into),
             key_cut: of.key_cut,
             code: of.code,
-            task: None,
+            task: of.task,
         };
         Self { lane: of.lane, timer }
     }

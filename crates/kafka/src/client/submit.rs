@@ -256,13 +256,12 @@ impl Submitter {
     pub async fn submit_all(
         &self,
         topic: &str,
-        partition: i32,
-        records: &[Record],
+        records: impl IntoIterator<Item = (i32, &Record)>,
         by: Instant,
     ) -> Vec<Result<Receipt, SubmitError>> {
         let enqueued: Vec<_> = records
-            .iter()
-            .map(|record| {
+            .into_iter()
+            .map(|(partition, record)| {
                 let (sender, report) = oneshot::channel();
                 let take: Take = Box::new(move |report| {
                     let _ = sender.send(report);

@@ -203,7 +203,7 @@ fn config(namespace: &str, target: &str, exactly_once: bool) -> DemoConfig {
 /// Lane topics in the engine's order, then dead letters, timers and the target; without `meta`, which only Kafka has.
 fn own_topics(namespace: &str, target: &str, ladder: &Ladder) -> Vec<String> {
     let names = Names::new(namespace);
-    let mut all = names.of_lanes(&[], ladder);
+    let mut all = names.of_lanes(&[], ladder, false);
     all.extend([names.dead(), names.timers(), target.to_owned()]);
     all
 }

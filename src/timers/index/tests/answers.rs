@@ -1,6 +1,7 @@
 //! The answers that readers get.
 
 use super::*;
+use crate::engine::timers::{LaneTimer, TaskFilter, TaskRecord, TaskStatus};
 
 fn filters() -> impl Strategy<Value = Filter> {
     let target = prop::option::of((0..4_u8).prop_map(|n| format!("target-{n}")));
@@ -18,6 +19,37 @@ fn filters() -> impl Strategy<Value = Filter> {
     )
 }
 
+fn task_filters() -> impl Strategy<Value = TaskFilter> {
+    let projects = prop::option::of(prop::collection::btree_set(
+        (0..4_u8).prop_map(|n| format!("project-{n}")),
+        0..3,
+    ));
+    let group = prop::option::of((0..10_u8).prop_map(|n| format!("group-{n}")));
+    let status = prop::option::of(prop::sample::select(&TaskStatus::ALL[..]));
+    let of_type = prop::option::of(prop::sample::select(vec!["http".to_owned(), "kafka".into()]));
+    let time = || (0..100_u64).prop_map(|n| UnixMillis(n * 1_000_000));
+    (projects, group, status, of_type, prop::option::of(time()), time()).prop_map(
+        |(projects, group, status, of_type, due_before, now)| TaskFilter {
+            projects,
+            group,
+            status,
+            of_type,
+            due_before,
+            now,
+        },
+    )
+}
+
+/// A task as a model has it.
+fn task_in(model: &Model, timer: &Timer, with_attempts: bool) -> Option<TaskRecord> {
+    timer.task?;
+    let timer_id = timer.timer_id;
+    let attempts = if with_attempts { model.attempts_of(timer_id) } else { Vec::new() };
+    let spec = model.definitions.get(&timer_id).cloned();
+    let of = LaneTimer { lane: Lane(0), timer: timer.clone() };
+    Some(TaskRecord::new(of, spec, attempts).expect("the id of a task"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
 
@@ -30,10 +62,35 @@ proptest! {
         index.load(Lane(0), |_| ()).expect("whole");
         let reader = index.reader();
         let mut wanted = model_at(next).timers;
-        wanted.retain(|_, timer| filter.matches(timer));
+        wanted.retain(|_, timer| filter.matches(timer) && timer.task.is_none());
         let counted = reader.count(Lane(0), &filter, None).expect("told");
         prop_assert_eq!((counted.count, counted.more), (wanted.len() as u64, None));
-        prop_assert_eq!(listed(&reader, Lane(0), &filter).expect("told"), wanted);
+        prop_assert_eq!(listed(&reader, Lane(0), &filter, false).expect("told"), wanted);
+    }
+
+    /// A listing of tasks is what a filter of the whole gives.
+    #[test]
+    fn a_listing_of_tasks_gives_what_is_meant(filter in task_filters(), next in 0..4_000_u64) {
+        let room = room();
+        let mut index = open(&room);
+        fill(&mut index, Lane(0), 0, next);
+        index.load(Lane(0), |_| ()).expect("whole");
+        let model = model_at(next);
+        let all = model.timers.values().map(|timer| task_in(&model, timer, false));
+        let mut wanted: Vec<TaskRecord> =
+            all.flatten().filter(|task| filter.matches(task)).collect();
+        wanted.sort_by_key(TaskRecord::after);
+        let (reader, mut found, mut after) = (index.reader(), Vec::new(), None);
+        loop {
+            let page = reader.tasks(Lane(0), &filter, after, 100).expect("told");
+            prop_assert!(page.tasks.len() <= 100);
+            found.extend(page.tasks);
+            after = page.more;
+            if after.is_none() {
+                break;
+            }
+        }
+        prop_assert_eq!(found, wanted);
     }
 }
 
@@ -56,6 +113,9 @@ fn timers_are_found_by_name_and_by_id_while_they_change() {
                 let timer_id = TimerId::new(key, &id);
                 let timer = reader.find(Lane(0), timer_id).expect("told");
                 assert_eq!(timer.as_ref(), model.timers.get(&timer_id), "order {n} at {next}");
+                let task = reader.task(Lane(0), timer_id).expect("told");
+                let wanted = timer.as_ref().and_then(|timer| task_in(&model, timer, true));
+                assert_eq!(task, wanted, "order {n} at {next}");
                 found.extend(timer);
             }
             found.sort_by_key(|timer| timer.timer_id);
@@ -74,11 +134,20 @@ fn what_ended_is_told_oldest_first_until_it_is_forgotten() {
     ended.sort_by_key(|timer| (timer.since, timer.timer_id));
     let (most, before) = (40, ended[60].since);
     let told = index.ended(Lane(0), before, most).expect("told");
-    assert_eq!(told, ended[..40].iter().map(|timer| timer.timer_id).collect::<Vec<_>>());
-    let forget: Vec<_> = told.into_iter().map(Change::ForgottenTimer).collect();
+    let gone = |ended: &[&Timer]| -> Vec<Gone> {
+        let attempts = |timer: &Timer| timer.task.map(|task| task.attempts);
+        ended
+            .iter()
+            .map(|timer| Gone { timer_id: timer.timer_id, attempts: attempts(timer) })
+            .collect()
+    };
+    assert_eq!(told, gone(&ended[..40]));
+    let has_both = [true, false].map(|is| told.iter().any(|of| of.attempts.is_some() == is));
+    assert_eq!(has_both, [true, true], "tasks and others");
+    let forget: Vec<_> = told.into_iter().map(|of| Change::ForgottenTimer(of.timer_id)).collect();
     index.apply(Lane(0), &forget, Offset(2_001), UnixMillis(1)).expect("applied");
     let told = index.ended(Lane(0), before, most).expect("told");
-    assert_eq!(told, ended[40..60].iter().map(|timer| timer.timer_id).collect::<Vec<_>>());
+    assert_eq!(told, gone(&ended[40..60]));
 }
 
 #[test]

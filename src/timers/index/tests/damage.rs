@@ -393,7 +393,7 @@ fn a_reader_notices_what_is_damaged_behind_its_back_and_tells_the_writer() {
                 Err(other) => panic!("{other}"),
             }
         }
-        match listed(&reader, Lane(0), &Filter::default()) {
+        match listed(&reader, Lane(0), &Filter::default(), true) {
             Ok(timers) => assert_eq!(timers, model.timers),
             Err(Error::Broken { .. }) => by_listing += 1,
             Err(other) => panic!("{other}"),

@@ -3,6 +3,7 @@
 //! # Invariants
 //! 1. No web page gets past: not by a name that points here, not from another origin, and not with a form.
 //! 2. No byte of a body is read before its request has a permit. All of the body is here before anything is done.
+//! 3. Who asks is known before a permit is taken: a caller without rights takes nobody's place.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,17 +14,14 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse as _, Response};
 
-use super::super::gate::{Gate, Held, Kind, Permit, Who};
-use super::super::hosts::{Foreign, Hosts};
-use super::model::Timers;
+use super::auth::{Access, Caller};
+use super::gate::{Gate, Held, Kind, Permit, Who};
+use super::hosts::{Foreign, Hosts};
 use super::problem::Problem;
-use super::{BODY_BYTES_MAX, single};
 use crate::telemetry;
 
 /// Longest wait for a whole body.
 pub(super) const BODY_MAX: Duration = Duration::from_secs(10);
-/// Bytes of a body that is about one timer.
-const SMALL_BYTES_MAX: usize = 16 << 10;
 
 /// When a request came, which is before its body was read.
 #[derive(Clone, Copy, Debug)]
@@ -34,10 +32,28 @@ pub(super) struct Came {
     pub(super) at: Instant,
 }
 
+/// The brokers' time in epoch milliseconds; `None`: not known yet.
+pub(super) type Clock = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
+
+/// What a room asks of requests.
+#[derive(Clone, Copy)]
+pub(super) struct Rules {
+    /// What a request costs.
+    pub(super) kind: fn(&Method, &str) -> Kind,
+    /// Bytes that its body may have.
+    pub(super) bytes_max: fn(Kind) -> usize,
+    /// Whether what has this path may be asked without a body, and so without a type of one.
+    pub(super) is_bodyless: fn(&str) -> bool,
+    /// Who asks, if he may.
+    pub(super) caller: fn(&Access, &Request) -> Result<Caller, Problem>,
+}
+
 /// Checks the requests of callers.
 pub(super) struct Guard {
-    pub(super) timers: Arc<dyn Timers>,
+    pub(super) rules: Rules,
+    pub(super) clock: Clock,
     pub(super) hosts: Hosts,
+    pub(super) access: Arc<Access>,
     pub(super) gate: Arc<Gate>,
 }
 
@@ -69,18 +85,20 @@ pub(super) fn finish((kind, permit): (Kind, Permit), held: Option<Held>) {
 
 async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Permit)), Problem> {
     guard.hosts.check(&request).map_err(foreign)?;
-    let kind = kind(request.method(), request.uri().path());
-    let takes_body = matches!(*request.method(), Method::POST | Method::PATCH);
-    if takes_body && has_body(&request) && !is_json(request.headers()) {
+    let caller = (guard.rules.caller)(&guard.access, &request)?;
+    let kind = (guard.rules.kind)(request.method(), request.uri().path());
+    let takes_body = matches!(*request.method(), Method::POST | Method::PATCH | Method::PUT);
+    let may_be_bare = (guard.rules.is_bodyless)(request.uri().path()) && is_bare(request.headers());
+    if takes_body && !may_be_bare && has_body(&request) && !is_json(request.headers()) {
         telemetry::api_refused("media_type");
         let detail = "a body is JSON, and its Content-Type application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json_type", detail));
     }
     let permit = guard.gate.enter(Who::Caller, kind).map_err(Problem::busy)?;
-    let most = if kind == Kind::Large { BODY_BYTES_MAX } else { SMALL_BYTES_MAX };
     let (mut head, body) = request.into_parts();
-    head.extensions.insert(Came { time: guard.timers.now(), at: Instant::now() });
-    let body = whole(body, most).await?;
+    head.extensions.insert(Came { time: (guard.clock)(), at: Instant::now() });
+    head.extensions.insert(caller);
+    let body = whole(body, (guard.rules.bytes_max)(kind)).await?;
     Ok((Request::from_parts(head, Body::from(body)), (kind, permit)))
 }
 
@@ -107,19 +125,6 @@ fn foreign(why: Foreign) -> Problem {
     }
 }
 
-fn kind(method: &Method, path: &str) -> Kind {
-    let is_single = path.starts_with(single::TIMERS);
-    if path.starts_with(single::CANCELS)
-        || is_single && ![Method::GET, Method::HEAD].contains(method)
-    {
-        Kind::Wait
-    } else if is_single {
-        Kind::Look
-    } else {
-        Kind::Large
-    }
-}
-
 /// Whether one is announced, or the method wants one.
 fn has_body(request: &Request) -> bool {
     let headers = request.headers();
@@ -127,6 +132,14 @@ fn has_body(request: &Request) -> bool {
     [Method::POST, Method::PATCH, Method::PUT].contains(request.method())
         || headers.contains_key(header::TRANSFER_ENCODING)
         || length.is_some_and(|length| length != "0")
+}
+
+/// Whether there is no body and no type of one. A form of a web page has a type, and its page is named besides.
+fn is_bare(headers: &HeaderMap) -> bool {
+    let length = headers.get(header::CONTENT_LENGTH);
+    !headers.contains_key(header::TRANSFER_ENCODING)
+        && !headers.contains_key(header::CONTENT_TYPE)
+        && length.is_none_or(|length| length == "0")
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -185,19 +198,6 @@ mod tests {
         ];
         for (why, is, want) in cases {
             assert_eq!(is, want, "{why}");
-        }
-    }
-
-    #[test]
-    fn what_waits_has_other_places_than_what_does_not() {
-        let of = |method: &str, path: &str| kind(&method.parse().expect("a method"), path);
-        assert_eq!(of("GET", "/v1/timers/a"), Kind::Look);
-        assert_eq!(of("HEAD", "/v1/timers/"), Kind::Look);
-        assert_eq!(of("DELETE", "/v1/timers/a"), Kind::Wait);
-        assert_eq!(of("PATCH", "/v1/timers/a"), Kind::Wait);
-        assert_eq!(of("GET", "/v1/cancels/a"), Kind::Wait);
-        for path in ["/v1/timers", "/v1/timers:batchGet", "/v1/forecast", "/v1/nothing"] {
-            assert_eq!(of("GET", path), Kind::Large, "{path}");
         }
     }
 }

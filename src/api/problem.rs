@@ -5,7 +5,8 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
-use super::model::TimersError;
+use super::timers::model::TimersError;
+use crate::engine::task::Wrong;
 
 /// Why a request was not answered.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ struct Body {
     /// Which part of the request is wrong: `path.id`, `query.limit`, `body.timers[3].key`.
     at: Option<String>,
     retry_s: Option<u32>,
+    /// The answer says how to authenticate.
+    challenges: bool,
     more: Map<String, Value>,
 }
 
@@ -30,12 +33,13 @@ impl Problem {
             detail: detail.into(),
             at: None,
             retry_s: None,
+            challenges: false,
             more: Map::new(),
         }))
     }
 
     /// The caller may try again after so many seconds.
-    fn later(mut self, seconds: u32) -> Self {
+    pub(super) fn later(mut self, seconds: u32) -> Self {
         self.0.retry_s = Some(seconds);
         self
     }
@@ -50,6 +54,26 @@ impl Problem {
         let mut bad = Self::new(StatusCode::BAD_REQUEST, code, detail);
         bad.0.at = Some(at.into());
         bad
+    }
+
+    /// Every field of a body that is wrong, at least one.
+    pub(super) fn wrong_fields(wrongs: &[Wrong]) -> Self {
+        let errors: Vec<Value> =
+            wrongs.iter().map(|wrong| json!({ "at": wrong.at, "detail": wrong.detail })).collect();
+        let first = wrongs.first().map(ToString::to_string).unwrap_or_default();
+        let detail = match wrongs.len() {
+            0 | 1 => first,
+            more => format!("{first}; and {} more, see errors", more - 1),
+        };
+        let problem = Self::new(StatusCode::UNPROCESSABLE_ENTITY, "wrong_fields", detail);
+        problem.with("errors", Value::Array(errors))
+    }
+
+    /// The caller did not say who it is.
+    pub(super) fn no_credentials(code: &str, detail: &str) -> Self {
+        let mut problem = Self::new(StatusCode::UNAUTHORIZED, code, detail);
+        problem.0.challenges = true;
+        problem
     }
 
     /// Adds a member.
@@ -81,19 +105,23 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 50] = [
+const TITLES: [(&str, &str); 69] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
     ("bad_base64",        "not base64"),
     ("bad_batch",         "a batch must have 1 to 1000 timers"),
+    ("bad_credentials",   "the token is not one that is configured"),
     ("bad_duration",      "not a duration, or too long"),
     ("bad_encoding",      "a % in the URL is not followed by two hexadecimal digits"),
     ("bad_id",            "not a valid id"),
+    ("bad_if_match",      "If-Match is not a revision"),
     ("bad_limit",         "the limit is out of range"),
+    ("bad_name",          "not a name of a project, a group or a service"),
     ("bad_page",          "not a page token of this list"),
     ("bad_state",         "not a state of a timer"),
     ("bad_ticket",        "not a ticket of a command"),
     ("bad_time",          "not a point in time"),
     ("bad_token",         "not a token of a count, or it has expired"),
+    ("bad_type",          "not a type of a task"),
     ("bad_version",       "not a version of a timer"),
     ("bad_window",        "the time window ends before it begins"),
     ("cross_site",        "requests from pages of other origins are not allowed"),
@@ -102,12 +130,16 @@ const TITLES: [(&str, &str); 50] = [
     ("doubled_parameter", "a query parameter appears twice"),
     ("filter_and_token",  "a token already contains its filter: send only one of them"),
     ("foreign_host",      "this instance does not answer for this host name"),
+    ("internal_error",    "waterclock has made a mistake"),
     ("kafka_away",        "Kafka does not answer"),
     ("key_needed",        "the timer has a key, and the key is missing"),
     ("lane_moving",       "lane owner unavailable"),
+    ("local_only",        "without a token only this machine may ask"),
     ("means_all",         "this filter matches every timer"),
     ("no_body",           "the body could not be read"),
+    ("no_credentials",    "a token is needed"),
     ("no_index",          "look-ups are not available in this lane now"),
+    ("no_room",           "there is no room for it"),
     ("no_such_method",    "method not allowed on this path"),
     ("no_such_page",      "no such path"),
     ("no_time",           "want exactly one new time"),
@@ -115,14 +147,21 @@ const TITLES: [(&str, &str); 50] = [
     ("not_a_peer",        "not a request of another instance of this namespace"),
     ("not_a_question",    "not a query that instances send to each other"),
     ("not_an_object",     "want a JSON object"),
+    ("not_available",     "tasks are not in force in this namespace"),
     ("not_json",          "the body is not JSON"),
     ("not_json_type",     "the Content-Type is not application/json"),
     ("not_pending",       "the timer is not pending"),
+    ("not_retryable",     "the task cannot be retried"),
     ("not_tracked",       "timers are not tracked here"),
     ("not_utf8",          "not UTF-8"),
+    ("payload_gone",      "the payload of the task is gone"),
+    ("project_deleted",   "the project was deleted"),
+    ("project_denied",    "the token does not cover this"),
     ("record_not_found",  "the timer's record was not found in time"),
     ("record_too_large",  "the record is too large"),
     ("refused",           "the command was refused, and is a dead letter"),
+    ("revision_conflict", "another revision is in force"),
+    ("role_denied",       "the role of the token does not allow this"),
     ("superseded",        "another version replaced this one"),
     ("too_busy",          "too many requests at once"),
     ("too_large",         "the body is too large, or ended too soon"),
@@ -130,7 +169,11 @@ const TITLES: [(&str, &str); 50] = [
     ("two_keys",          "send key or key_base64, not both"),
     ("unknown_member",    "unknown member in the body"),
     ("unknown_parameter", "unknown query parameter"),
+    ("unknown_project",   "no such project"),
+    ("unknown_service",   "no such service"),
+    ("unknown_task",      "no such task"),
     ("unknown_timer",     "no such timer"),
+    ("wrong_fields",      "fields of the request are wrong"),
     ("wrong_type",        "a member has the wrong type"),
 ];
 
@@ -181,6 +224,10 @@ impl IntoResponse for Problem {
         if let Some(seconds) = self.0.retry_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
+        if self.0.challenges {
+            let scheme = HeaderValue::from_static("Bearer realm=\"waterclock\"");
+            headers.insert(header::WWW_AUTHENTICATE, scheme);
+        }
         // The rest of the body is not read, so nothing more can be asked on this connection.
         if [StatusCode::PAYLOAD_TOO_LARGE, StatusCode::REQUEST_TIMEOUT].contains(&self.0.status) {
             headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
@@ -197,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_code_of_the_documents_has_a_title_of_its_own() {
-        let page = include_str!("../../../docs/http-api.md");
+        let page = include_str!("../../docs/http-api.md");
         let (_, table) = page.split_once("| status | codes |").expect("the table of codes");
         let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
         let is_code = |word: &&str| word.contains('_') || ["refused", "superseded"].contains(word);

@@ -1,0 +1,302 @@
+//! Who asks: bearer tokens, what each may do, and of which projects.
+//!
+//! # Invariants
+//! 1. A token is compared by its SHA-256, with all that are configured, in constant time. No token is kept or logged.
+//! 2. Tasks and projects are open to this machine alone while no token is configured.
+//! 3. A project that a token does not cover is as if it were not there, unless the caller names it itself.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use axum::extract::Request;
+use axum::http::{HeaderMap, StatusCode, header};
+use parking_lot::RwLock;
+use sha2::{Digest as _, Sha256};
+use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
+
+use super::problem::Problem;
+use crate::telemetry;
+
+/// What the holder of a token may do. Each role may do what those before it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Role {
+    /// Look tasks and projects up.
+    Read,
+    /// Create, cancel and retry tasks, too.
+    Write,
+    /// Change and pause projects and services, too.
+    Admin,
+}
+
+impl Role {
+    /// As it is configured.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Admin => "admin",
+        }
+    }
+}
+
+/// One token that is configured.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Whose it is, for the log.
+    pub name: String,
+    /// The SHA-256 of the token.
+    pub sha256: [u8; 32],
+    /// The projects that it covers; `None`: all.
+    pub projects: Option<BTreeSet<String>>,
+    /// What its holder may do.
+    pub role: Role,
+}
+
+/// Without the hash.
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token").field("name", &self.name).field("role", &self.role).finish()
+    }
+}
+
+/// The SHA-256 of a token, as [`Token::sha256`] has it.
+#[must_use]
+pub fn sha256(token: &str) -> [u8; 32] {
+    Sha256::digest(token.as_bytes()).into()
+}
+
+/// The tokens in force. They may be changed while requests are answered.
+#[derive(Debug, Default)]
+pub struct Access(RwLock<Arc<[Token]>>);
+
+/// The address that a connection comes from.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Peer(pub(super) IpAddr);
+
+/// Who asks, and what he may do.
+#[derive(Clone, Debug)]
+pub(super) struct Caller {
+    /// For the log.
+    pub(super) name: String,
+    role: Role,
+    /// `None`: all.
+    projects: Option<BTreeSet<String>>,
+}
+
+impl Caller {
+    /// Somebody who needs no token.
+    fn trusted(name: &str) -> Self {
+        Self { name: name.to_owned(), role: Role::Admin, projects: None }
+    }
+
+    /// Whether he may know of a project.
+    pub(super) fn sees(&self, project: &str) -> bool {
+        self.projects.as_ref().is_none_or(|all| all.contains(project))
+    }
+
+    /// The projects that he may know of; `None`: all.
+    pub(super) const fn projects(&self) -> Option<&BTreeSet<String>> {
+        self.projects.as_ref()
+    }
+
+    /// Refuses what the role does not allow.
+    pub(super) fn may(&self, role: Role) -> Result<(), Problem> {
+        if self.role >= role {
+            return Ok(());
+        }
+        telemetry::api_refused("role");
+        let (has, wants) = (self.role.as_str(), role.as_str());
+        let detail = format!("this needs the role {wants}; the token {} has {has}", self.name);
+        Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail))
+    }
+
+    /// Refuses a project that he named and the token does not cover.
+    pub(super) fn may_name(&self, project: &str) -> Result<(), Problem> {
+        if self.sees(project) {
+            return Ok(());
+        }
+        telemetry::api_refused("project");
+        let detail = format!("the token {} does not cover the project {project}", self.name);
+        Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail))
+    }
+}
+
+impl Access {
+    /// With these tokens.
+    #[must_use]
+    pub fn new(tokens: Vec<Token>) -> Self {
+        Self(RwLock::new(tokens.into()))
+    }
+
+    /// Puts other tokens in force, for every request from now on.
+    pub fn set(&self, tokens: Vec<Token>) {
+        *self.0.write() = tokens.into();
+    }
+
+    /// Who asks for a task or a project: the holder of a token; without any token configured, this machine.
+    pub(super) fn of_tasks(&self, request: &Request) -> Result<Caller, Problem> {
+        let tokens = Arc::clone(&self.0.read());
+        if !tokens.is_empty() {
+            return holder(&tokens, request.headers());
+        }
+        let peer = request.extensions().get::<Peer>();
+        if peer.is_some_and(|Peer(address)| address.to_canonical().is_loopback()) {
+            return Ok(Caller::trusted("this machine"));
+        }
+        telemetry::api_refused("credentials");
+        let detail = "no token is configured, so tasks and projects are open to this machine alone; \
+                      configure one (waterclock token, [[api.tokens]])";
+        Err(Problem::new(StatusCode::FORBIDDEN, "local_only", detail))
+    }
+
+    /// Who asks for a timer. Timers have no project: once there are tokens, one of all projects is needed. Without tokens
+    /// anybody may ask whom the listener reaches.
+    pub(super) fn of_timers(&self, request: &Request, role: Role) -> Result<Caller, Problem> {
+        let tokens = Arc::clone(&self.0.read());
+        if tokens.is_empty() {
+            return Ok(Caller::trusted("anybody"));
+        }
+        let caller = holder(&tokens, request.headers())?;
+        if caller.projects.is_some() {
+            telemetry::api_refused("project");
+            let detail = format!(
+                "timers are of no project: this needs a token of all projects, and {} has some",
+                caller.name
+            );
+            return Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail));
+        }
+        caller.may(role)?;
+        Ok(caller)
+    }
+}
+
+/// Who holds the token that a request brings.
+fn holder(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
+    let refuse = |code: &str, detail: &str| {
+        telemetry::api_refused("credentials");
+        Err(Problem::no_credentials(code, detail))
+    };
+    let mut given = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(value), None) = (given.next(), given.next()) else {
+        return refuse("no_credentials", "send one header: Authorization: Bearer <token>");
+    };
+    let value = value.to_str().unwrap_or_default();
+    let token = match value.split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
+        _ => return refuse("no_credentials", "want a token: Authorization: Bearer <token>"),
+    };
+    let hash = sha256(token);
+    // All are compared, whichever fits: how long it takes says nothing.
+    let mut found = u64::MAX;
+    for (nth, known) in (0_u64..).zip(tokens) {
+        let fits: Choice = known.sha256.ct_eq(&hash);
+        found.conditional_assign(&nth, fits);
+    }
+    let found = usize::try_from(found).ok().and_then(|nth| tokens.get(nth));
+    match found {
+        Some(Token { name, projects, role, .. }) => {
+            Ok(Caller { name: name.clone(), role: *role, projects: projects.clone() })
+        }
+        None => refuse("bad_credentials", "the token is not configured here, or is not any more"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request(headers: &[&str]) -> Request {
+        let mut request = Request::builder().uri("/v1/tasks");
+        for value in headers {
+            request = request.header("authorization", *value);
+        }
+        request.body(axum::body::Body::empty()).expect("a request")
+    }
+
+    fn code(result: Result<Caller, Problem>) -> Result<String, String> {
+        let code = |problem: Problem| problem.as_json()["code"].as_str().map(str::to_owned);
+        result.map(|caller| caller.name).map_err(|problem| code(problem).unwrap_or_default())
+    }
+
+    fn token(name: &str, projects: Option<&[&str]>, role: Role) -> Token {
+        let projects = projects.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
+        Token { name: name.to_owned(), sha256: sha256(name), projects, role }
+    }
+
+    #[test]
+    fn a_token_is_found_among_all_and_another_text_is_refused() {
+        let access = Access::new(vec![
+            token("one", Some(&["shop"]), Role::Write),
+            token("two", None, Role::Read),
+        ]);
+        let bad = Err("bad_credentials".to_owned());
+        let none = Err("no_credentials".to_owned());
+        #[rustfmt::skip]
+        let cases: [(&[&str], Result<String, String>); 9] = [
+            (&["Bearer one"],               Ok("one".to_owned())),
+            (&["bearer  two"],              Ok("two".to_owned())),
+            (&["Bearer three"],             bad.clone()),
+            (&["Bearer on"],                bad.clone()),
+            (&["Bearer "],                  bad),
+            (&["Basic one"],                none.clone()),
+            (&["one"],                      none.clone()),
+            (&[],                           none.clone()),
+            (&["Bearer one", "Bearer one"], none),
+        ];
+        for (headers, want) in cases {
+            assert_eq!(code(access.of_tasks(&request(headers))), want, "{headers:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_token_tasks_are_for_this_machine_and_timers_for_all() {
+        let access = Access::default();
+        let from = |address: Option<&str>| {
+            let mut request = request(&[]);
+            if let Some(address) = address {
+                let address = address.parse().expect("an address");
+                request.extensions_mut().insert(Peer(address));
+            }
+            request
+        };
+        #[rustfmt::skip]
+        let cases = [
+            (Some("127.0.0.1"),          true),
+            (Some("::1"),                true),
+            (Some("::ffff:127.0.0.1"),   true),
+            (Some("10.0.0.7"),           false),
+            (Some("fe80::1"),            false),
+            (None,                       false),
+        ];
+        for (address, want) in cases {
+            assert_eq!(access.of_tasks(&from(address)).is_ok(), want, "{address:?}");
+            assert!(access.of_timers(&from(address), Role::Write).is_ok(), "{address:?}");
+        }
+        // A token that is configured ends that, at once.
+        access.set(vec![token("one", None, Role::Admin)]);
+        for request in [from(Some("127.0.0.1")), from(None)] {
+            assert_eq!(code(access.of_tasks(&request)), Err("no_credentials".to_owned()));
+            let told = code(access.of_timers(&request, Role::Read));
+            assert_eq!(told, Err("no_credentials".to_owned()));
+        }
+    }
+
+    #[test]
+    fn timers_need_a_token_of_all_projects_with_the_role() {
+        let all = vec![
+            token("some", Some(&["shop"]), Role::Admin),
+            token("reader", None, Role::Read),
+            token("writer", None, Role::Write),
+        ];
+        let access = Access::new(all);
+        let of =
+            |name: &str, role| code(access.of_timers(&request(&[&format!("Bearer {name}")]), role));
+        assert_eq!(of("some", Role::Read), Err("project_denied".to_owned()));
+        assert_eq!(of("reader", Role::Read), Ok("reader".to_owned()));
+        assert_eq!(of("reader", Role::Write), Err("role_denied".to_owned()));
+        assert_eq!(of("writer", Role::Write), Ok("writer".to_owned()));
+    }
+}

@@ -1,0 +1,111 @@
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::super::tasks;
+use super::super::tasks::tests::Api;
+use super::*;
+
+fn document() -> Value {
+    serde_json::from_str(&TEXT).expect("JSON")
+}
+
+/// The operations of the document: method and path.
+fn operations(document: &Value) -> BTreeSet<(String, String)> {
+    let paths = document["paths"].as_object().expect("paths");
+    let of_path = |(path, methods): (&String, &Value)| {
+        let methods: Vec<String> = methods.as_object().expect("methods").keys().cloned().collect();
+        methods.into_iter().map(|method| (method.to_uppercase(), path.clone())).collect::<Vec<_>>()
+    };
+    paths.iter().flat_map(of_path).collect()
+}
+
+#[tokio::test]
+async fn the_document_has_every_route_and_no_other() {
+    let api = Api::new();
+    let told = api.ask("", "GET", PATH, &Value::Null).await;
+    let document = told.json;
+    assert_eq!((told.status, document["openapi"].as_str()), (200, Some("3.1.0")));
+    let documented = operations(&document);
+    // Every path that is served, with every method that it takes, and with every action.
+    let routes: Vec<&str> = tasks::routes().iter().map(|(path, _)| *path).collect();
+    let routes = routes
+        .into_iter()
+        .chain(projects::routes().iter().map(|(path, _)| *path).collect::<Vec<_>>());
+    let mut served = BTreeSet::new();
+    for path in routes {
+        let of_one = path.ends_with('}');
+        let actions = if of_one { &["", ":retry", ":pause", ":resume"][..] } else { &[""] };
+        for action in actions {
+            let path = format!("{path}{action}");
+            let concrete =
+                path.replace("{id}", "a1").replace("{project}", "p").replace("{service}", "s");
+            // A DELETE of `p:pause` is one of a thing with that name, which is refused.
+            let methods = if action.is_empty() {
+                &["GET", "POST", "PUT", "DELETE", "PATCH"][..]
+            } else {
+                &["POST"]
+            };
+            for method in methods {
+                let told = api.ask("", method, &concrete, &json!({})).await;
+                if told.code() != "no_such_method" {
+                    served.insert(((*method).to_owned(), path.clone()));
+                }
+            }
+        }
+    }
+    assert_eq!(documented, served, "the document is on the left");
+}
+
+#[test]
+fn every_reference_of_the_document_leads_somewhere() {
+    fn references(of: &Value, found: &mut BTreeSet<String>) {
+        match of {
+            Value::Object(map) => {
+                if let Some(Value::String(to)) = map.get("$ref") {
+                    found.insert(to.clone());
+                }
+                map.values().for_each(|value| references(value, found));
+            }
+            Value::Array(list) => list.iter().for_each(|value| references(value, found)),
+            _ => {}
+        }
+    }
+    let document = document();
+    let mut found = BTreeSet::new();
+    references(&document, &mut found);
+    assert!(found.len() > 10, "{found:?}");
+    for reference in found {
+        let pointer = reference.strip_prefix('#').expect("within the document");
+        assert!(document.pointer(pointer).is_some(), "{reference}");
+    }
+    let operations: Vec<&Value> = document["paths"].as_object().expect("paths").values().collect();
+    let ids: Vec<&str> = operations
+        .iter()
+        .flat_map(|methods| methods.as_object().into_iter().flat_map(|of| of.values()))
+        .filter_map(|operation| operation["operationId"].as_str())
+        .collect();
+    assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
+}
+
+/// The examples of the manual are requests that are taken.
+#[tokio::test]
+async fn every_example_of_the_documents_is_taken() {
+    let api = Api::new();
+    let mut count = 0;
+    let line = regex::Regex::new(r"(?m)^curl (?:-X (PUT|POST) )?'?http://127\.0\.0\.1:8080(/v1/(?:tasks|projects)[^ ']*)'? .*--json '([^']+)'$").expect("sound");
+    for page in [include_str!("../../../docs/tasks.md"), include_str!("../../../docs/http-api.md")]
+    {
+        for found in line.captures_iter(&page.replace("\\\n", " ")) {
+            let method = found.get(1).map_or("POST", |method| method.as_str());
+            let body: Value = serde_json::from_str(&found[3]).expect("JSON");
+            let told = api.ask("", method, &found[2], &body).await;
+            assert!([200, 201].contains(&told.status), "{}: {told:?}", &found[0]);
+            if let Some(tasks) = told.json["tasks"].as_array() {
+                assert!(tasks.iter().all(|task| task["status"] == 201), "{told:?}");
+            }
+            count += 1;
+        }
+    }
+    assert!(count >= 6, "{count} examples");
+}

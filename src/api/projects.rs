@@ -1,0 +1,584 @@
+//! `/v1/projects`: projects, their services, and their pauses.
+//!
+//! # Invariants
+//! 1. A change that names a revision (`If-Match`) is made only to that revision.
+//! 2. A pause and a resume change nothing else: one that meets another change at the same time is refused.
+//! 3. What a token does not cover is as if it were not there, unless the caller names it in a change.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, get, post};
+use axum::{Extension, Json, Router};
+use serde::Serialize;
+use url::Url;
+
+use super::auth::{Caller, Role};
+use super::problem::Problem;
+use super::serve::Front;
+use super::tasks::model::Problem as ProblemBody;
+use super::tasks::{self, Tasks};
+use super::timers::model::Soon;
+use super::timers::no_such_method;
+use super::timers::params::Query;
+use crate::engine::task::Wrong;
+use crate::engine::task::registry::{Change, Project, Registry, Service, is_name, read_request};
+
+pub mod model;
+
+use model::{
+    Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
+};
+
+/// How long Kafka may take to acknowledge a change.
+const PUT_MAX: Duration = Duration::from_secs(15);
+/// Begins the path of one project.
+const PROJECTS: &str = "/v1/projects/";
+
+type Answered = Result<Response, Problem>;
+
+/// Why a project or a service was not changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PutError {
+    /// Another revision is in force.
+    Conflict {
+        /// That one; 0: it was never put.
+        current: u64,
+    },
+    /// There are too many of them, or they are too large.
+    NoRoom(Wrong),
+    /// Kafka does not answer; the text says whether the change may have been written.
+    Unavailable(String),
+}
+
+/// Projects and services, which every instance hears of.
+pub trait Projects: Send + Sync + 'static {
+    /// What this instance has heard, at most two seconds old.
+    fn registry(&self) -> Arc<Registry>;
+    /// Writes a change, and gives back its revision; `revision`: only if that one is in force, 0 meaning that it was never
+    /// put.
+    ///
+    /// # Errors
+    /// See [`PutError`].
+    fn put(&self, change: Change, revision: Option<u64>) -> Soon<'_, Result<u64, PutError>>;
+}
+
+impl From<PutError> for Problem {
+    fn from(error: PutError) -> Self {
+        match error {
+            PutError::Conflict { current } => {
+                let detail =
+                    format!("the revision {current} is in force; look at it and ask again");
+                let problem = Self::new(StatusCode::CONFLICT, "revision_conflict", detail);
+                problem.with("current", current.into())
+            }
+            PutError::NoRoom(wrong) => {
+                Self::new(StatusCode::CONFLICT, "no_room", wrong.to_string())
+            }
+            PutError::Unavailable(detail) => {
+                Self::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", detail).later(5)
+            }
+        }
+    }
+}
+
+/// The routes, as the document at `/openapi.json` has to have them; actions are a part of the last segment.
+pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 3] {
+    [
+        ("/v1/projects", get(list)),
+        ("/v1/projects/{project}", get(show).put(put).delete(delete).post(act)),
+        ("/v1/projects/{project}/services/{service}", {
+            post(act_on_service).put(put_service).delete(delete_service)
+        }),
+    ]
+}
+
+pub(super) fn router(tasks: Tasks, front: &Front) -> Router {
+    let mut router = Router::new();
+    for (path, methods) in routes() {
+        router = router.route(path, methods);
+    }
+    tasks::finish(router, tasks, front)
+}
+
+/// What a path names.
+struct Named<'a> {
+    project: &'a str,
+    service: Option<&'a str>,
+}
+
+impl<'a> Named<'a> {
+    /// Reads a path that ends with this.
+    fn of(uri: &'a Uri, end: &str) -> Result<Self, Problem> {
+        Query::read(uri.query(), &[])?;
+        let rest = uri.path().strip_prefix(PROJECTS).unwrap_or_default();
+        let rest = rest.strip_suffix(end).unwrap_or(rest);
+        let (project, service) = match rest.split_once("/services/") {
+            Some((project, service)) => (project, Some(service)),
+            None => (rest, None),
+        };
+        for (at, name) in [("path.project", Some(project)), ("path.service", service)] {
+            if name.is_some_and(|name| !is_name(name)) {
+                let detail = "want 1 to 64 of a-z 0-9 . _ -, not . or ..";
+                return Err(Problem::bad("bad_name", at, detail));
+            }
+        }
+        Ok(Self { project, service })
+    }
+
+    fn key(&self) -> String {
+        match self.service {
+            Some(service) => format!("service/{}/{service}", self.project),
+            None => format!("project/{}", self.project),
+        }
+    }
+}
+
+/// What an `If-Match` asks for; `*` is refused, since nobody needs it.
+fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let mut all = headers.get_all(header::IF_MATCH).iter();
+    let (first, second) = (all.next(), all.next());
+    let Some(first) = first else { return Ok(None) };
+    let revision = first.to_str().ok().filter(|_| second.is_none()).and_then(|text| {
+        let text = text.trim();
+        text.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
+    });
+    revision.map(Some).ok_or_else(|| {
+        let detail = "want one revision in quotes, as ETag has it: \"7\"";
+        Problem::bad("bad_if_match", "If-Match", detail)
+    })
+}
+
+fn no_project(name: &str) -> Problem {
+    let detail = format!("there is no project {name}: nothing was put, or it was deleted");
+    Problem::new(StatusCode::NOT_FOUND, "unknown_project", detail)
+}
+
+fn no_service(name: &str) -> Problem {
+    let detail = format!("there is no service {name} in this project");
+    Problem::new(StatusCode::NOT_FOUND, "unknown_service", detail)
+}
+
+/// The typed form of what meta has.
+fn settings<T: serde::de::DeserializeOwned>(change: &Change) -> Result<T, Problem> {
+    let value = change.value().unwrap_or_default();
+    serde_json::from_str(&value).map_err(|error| {
+        let detail = format!("what is known of it cannot be shown: {error}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail)
+    })
+}
+
+fn view(name: &str, project: &Project) -> Result<ProjectView, Problem> {
+    let service = |(service, of): (&String, &Service)| {
+        let settings = settings(&Change::of_service(name, service, Some(of.clone())))?;
+        Ok((service.clone(), ServiceView { revision: of.revision, settings }))
+    };
+    Ok(ProjectView {
+        project: name.to_owned(),
+        revision: project.revision,
+        settings: settings(&Change::of_project(name, project.clone()))?,
+        services: project.services.iter().map(service).collect::<Result<_, Problem>>()?,
+    })
+}
+
+/// An answer with its revision as `ETag`.
+fn with_etag(revision: u64, of: impl Serialize) -> Response {
+    let mut answer = Json(of).into_response();
+    if let Ok(etag) = HeaderValue::try_from(format!("\"{revision}\"")) {
+        answer.headers_mut().insert(header::ETAG, etag);
+    }
+    answer
+}
+
+/// Writes a change.
+async fn write(
+    tasks: &Tasks,
+    caller: &Caller,
+    change: Change,
+    revision: Option<u64>,
+) -> Result<u64, Problem> {
+    let key = change.key().to_owned();
+    let put = tokio::time::timeout(PUT_MAX, tasks.projects.put(change, revision)).await;
+    let revision = put.unwrap_or_else(|_| {
+        let detail = format!(
+            "Kafka has not acknowledged the change within {} s; it may be made yet",
+            PUT_MAX.as_secs()
+        );
+        Err(PutError::Unavailable(detail))
+    })?;
+    tracing::info!(key, revision, by = caller.name, "project or service changed");
+    Ok(revision)
+}
+
+/// Lists the projects of which something was put.
+#[utoipa::path(
+    get,
+    path = "/v1/projects", tag = "projects", operation_id = "listProjects",
+    responses(
+        (status = 200, description = "By name", body = ProjectList),
+        (status = "4XX", description = "The request is wrong", body = ProblemBody),
+    ),
+)]
+pub(super) async fn list(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    Query::read(uri.query(), &[])?;
+    let registry = tasks.projects.registry();
+    let seen = |(name, project): &(&str, &Project)| !project.is_deleted && caller.sees(name);
+    let row = |(name, project): (&str, &Project)| ProjectRow {
+        project: name.to_owned(),
+        revision: project.revision,
+        paused: project.paused,
+        concurrency: project.concurrency,
+        services: project.services.keys().cloned().collect(),
+    };
+    let projects = registry.projects().filter(seen).map(row).collect();
+    Ok(Json(ProjectList { projects }).into_response())
+}
+
+/// Shows a project and its services.
+#[utoipa::path(
+    get,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "getProject",
+    params(("project" = String, Path, description = "The name of the project.")),
+    responses(
+        (status = 200, description = "The project; ETag has its revision", body = ProjectView),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+    ),
+)]
+pub(super) async fn show(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    let named = Named::of(&uri, "")?;
+    let registry = tasks.projects.registry();
+    let project = known(&registry, &caller, named.project)?;
+    Ok(with_etag(project.revision, view(named.project, project)?))
+}
+
+/// A project of which something was put, if this caller may know of it.
+fn known<'r>(registry: &'r Registry, caller: &Caller, name: &str) -> Result<&'r Project, Problem> {
+    let project = registry.project(name);
+    let is_there = *project != Project::NEVER_PUT && !project.is_deleted;
+    if is_there && caller.sees(name) { Ok(project) } else { Err(no_project(name)) }
+}
+
+/// Puts a project: what is not said has its default. Its services stay.
+#[utoipa::path(
+    put,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "putProject",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes; \"0\": none yet."),
+    ),
+    request_body = ProjectSettings,
+    responses(
+        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn put(
+    state: State<Tasks>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    put_any(state.0, &caller, &headers, &uri, body).await
+}
+
+/// Puts a service: what is not said has its default.
+#[utoipa::path(
+    put,
+    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "putService",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("service" = String, Path, description = "The name of the service."),
+        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes; \"0\": none yet."),
+    ),
+    request_body = ServiceSettings,
+    responses(
+        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn put_service(
+    state: State<Tasks>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    put_any(state.0, &caller, &headers, &uri, body).await
+}
+
+async fn put_any(
+    tasks: Tasks,
+    caller: &Caller,
+    headers: &HeaderMap,
+    uri: &Uri,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    let named = Named::of(uri, "")?;
+    caller.may(Role::Admin)?;
+    caller.may_name(named.project)?;
+    let revision = if_match(headers)?;
+    let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
+    let change =
+        read_request(&named.key(), &body).map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
+    if named.service.is_some() {
+        let service: ServiceSettings = settings(&change)?;
+        let detail = match Url::parse(&service.address) {
+            Ok(address) => (tasks.screen)(&address).err(),
+            Err(error) => Some(format!("is no URL: {error}")),
+        };
+        if let Some(detail) = detail {
+            return Err(Problem::wrong_fields(&[Wrong { at: "address".to_owned(), detail }]));
+        }
+    }
+    let revision = write(&tasks, caller, change, revision).await?;
+    Ok(with_etag(revision, Changed { revision }))
+}
+
+/// Deletes a project: it takes no more tasks, and those that wait end.
+#[utoipa::path(
+    delete,
+    path = "/v1/projects/{project}", tag = "projects", operation_id = "deleteProject",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("If-Match" = Option<String>, Header, description = "The revision to delete, in quotes."),
+    ),
+    responses(
+        (status = 200, description = "It is written", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn delete(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    let named = Named::of(&uri, "")?;
+    caller.may(Role::Admin)?;
+    caller.may_name(named.project)?;
+    known(&tasks.projects.registry(), &caller, named.project)?;
+    change_project(&tasks, &caller, &headers, &named, |project| project.is_deleted = true).await
+}
+
+/// Deletes a service: tasks for it fail.
+#[utoipa::path(
+    delete,
+    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "deleteService",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("service" = String, Path, description = "The name of the service."),
+        ("If-Match" = Option<String>, Header, description = "The revision to delete, in quotes."),
+    ),
+    responses(
+        (status = 200, description = "It is written", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn delete_service(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    change_service(&tasks, &caller, &headers, &Named::of(&uri, "")?, |_| None).await
+}
+
+/// Changes what is known of a project, and nothing that another caller changes meanwhile.
+async fn change_project(
+    tasks: &Tasks,
+    caller: &Caller,
+    headers: &HeaderMap,
+    named: &Named<'_>,
+    change: impl FnOnce(&mut Project),
+) -> Answered {
+    caller.may(Role::Admin)?;
+    caller.may_name(named.project)?;
+    let asked = if_match(headers)?;
+    let registry = tasks.projects.registry();
+    let mut project = registry.project(named.project).clone();
+    if project.is_deleted {
+        return Err(no_project(named.project));
+    }
+    let revision = asked.unwrap_or(project.revision);
+    change(&mut project);
+    let change = Change::of_project(named.project, project);
+    let revision = write(tasks, caller, change, Some(revision)).await?;
+    Ok(with_etag(revision, Changed { revision }))
+}
+
+/// The same for a service, which has to be there.
+async fn change_service(
+    tasks: &Tasks,
+    caller: &Caller,
+    headers: &HeaderMap,
+    named: &Named<'_>,
+    change: impl FnOnce(Service) -> Option<Service>,
+) -> Answered {
+    let name = named.service.unwrap_or_default();
+    caller.may(Role::Admin)?;
+    caller.may_name(named.project)?;
+    let asked = if_match(headers)?;
+    let registry = tasks.projects.registry();
+    let service = registry.service(named.project, name).cloned().ok_or_else(|| no_service(name))?;
+    let revision = asked.unwrap_or(service.revision);
+    let change = Change::of_service(named.project, name, change(service));
+    let revision = write(tasks, caller, change, Some(revision)).await?;
+    Ok(with_etag(revision, Changed { revision }))
+}
+
+/// What is behind a colon in the path of a project.
+async fn act(
+    tasks: State<Tasks>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    match uri.path().rsplit_once(':') {
+        Some((_, "pause")) => pause(tasks, caller, headers, uri).await,
+        Some((_, "resume")) => resume(tasks, caller, headers, uri).await,
+        _ => Err(no_such_method(uri).await),
+    }
+}
+
+/// What is behind a colon in the path of a service.
+async fn act_on_service(
+    tasks: State<Tasks>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    match uri.path().rsplit_once(':') {
+        Some((_, "pause")) => pause_service(tasks, caller, headers, uri).await,
+        Some((_, "resume")) => resume_service(tasks, caller, headers, uri).await,
+        _ => Err(no_such_method(uri).await),
+    }
+}
+
+/// Pauses a project: within two seconds none of its tasks is dispatched.
+#[utoipa::path(
+    post,
+    path = "/v1/projects/{project}:pause", tag = "projects", operation_id = "pauseProject",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
+    ),
+    responses(
+        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn pause(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    let named = Named::of(&uri, ":pause")?;
+    change_project(&tasks, &caller, &headers, &named, |project| project.paused = true).await
+}
+
+/// Ends the pause of a project.
+#[utoipa::path(
+    post,
+    path = "/v1/projects/{project}:resume", tag = "projects", operation_id = "resumeProject",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
+    ),
+    responses(
+        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn resume(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    let named = Named::of(&uri, ":resume")?;
+    change_project(&tasks, &caller, &headers, &named, |project| project.paused = false).await
+}
+
+/// Pauses a service: within two seconds none of its tasks is dispatched.
+#[utoipa::path(
+    post,
+    path = "/v1/projects/{project}/services/{service}:pause", tag = "projects", operation_id = "pauseService",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("service" = String, Path, description = "The name of the service."),
+        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
+    ),
+    responses(
+        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn pause_service(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    let named = Named::of(&uri, ":pause")?;
+    let change = |service| Some(Service { paused: true, ..service });
+    change_service(&tasks, &caller, &headers, &named, change).await
+}
+
+/// Ends the pause of a service.
+#[utoipa::path(
+    post,
+    path = "/v1/projects/{project}/services/{service}:resume", tag = "projects", operation_id = "resumeService",
+    params(
+        ("project" = String, Path, description = "The name of the project."),
+        ("service" = String, Path, description = "The name of the service."),
+        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
+    ),
+    responses(
+        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
+        (status = 409, description = "Another revision is in force", body = ProblemBody),
+        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
+    ),
+)]
+pub(super) async fn resume_service(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    uri: Uri,
+) -> Answered {
+    let named = Named::of(&uri, ":resume")?;
+    let change = |service| Some(Service { paused: false, ..service });
+    change_service(&tasks, &caller, &headers, &named, change).await
+}
+
+#[cfg(test)]
+mod tests;

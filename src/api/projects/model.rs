@@ -1,0 +1,118 @@
+//! Projects and services as programs see them in JSON. The command line uses the same types.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::super::tasks::model::{Length, RetryInfo};
+
+/// What a project may do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProjectSettings {
+    /// None of its tasks is dispatched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// Open calls at once, from 1 to 10,000; 256 if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// Calls that may begin per second; any number if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Calls that may begin at once; what comes in a second if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub targets: Option<Vec<String>>,
+    /// How long its tasks are remembered after their end, from 1h to 400d; 7d if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub history: Option<Length>,
+}
+
+/// Where a service is, and what it may be sent.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ServiceSettings {
+    /// The URL that the paths of tasks are put behind.
+    pub address: String,
+    /// `http`, whether the address has TLS or not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub protocol: Option<String>,
+    /// None of its tasks is dispatched.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+    /// Open calls at once, from 1 to 10,000; 64 if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub concurrency: Option<u32>,
+    /// Calls that may begin per second; any number if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Calls that may begin at once; what comes in a second if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
+    /// How long a call may take, at most 5m; 10s if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Length>,
+    /// When an attempt that failed is made again, where the task does not say it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry: Option<RetryInfo>,
+    /// The name of the secret that calls are signed with.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<String>,
+    /// The name of the secret that is sent as bearer token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub bearer: Option<String>,
+}
+
+/// A project as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ProjectView {
+    /// Its name.
+    pub project: String,
+    /// Counts its changes; 0: it was never put, and has the defaults.
+    pub revision: u64,
+    /// What it may do.
+    #[serde(flatten)]
+    pub settings: ProjectSettings,
+    /// Its services by name.
+    pub services: BTreeMap<String, ServiceView>,
+}
+
+/// A service as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ServiceView {
+    /// Counts its changes.
+    pub revision: u64,
+    /// Where it is, and what it may be sent.
+    #[serde(flatten)]
+    pub settings: ServiceSettings,
+}
+
+/// A project in a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProjectRow {
+    /// Its name.
+    pub project: String,
+    /// Counts its changes; 0: only its services were put.
+    pub revision: u64,
+    /// None of its tasks is dispatched.
+    pub paused: bool,
+    /// Open calls at once.
+    pub concurrency: u32,
+    /// The names of its services.
+    pub services: Vec<String>,
+}
+
+/// All projects that a caller may know of, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProjectList {
+    /// Those of which something was put.
+    pub projects: Vec<ProjectRow>,
+}
+
+/// What a change made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Changed {
+    /// The revision that is in force now.
+    pub revision: u64,
+}

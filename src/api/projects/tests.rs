@@ -1,0 +1,148 @@
+use axum::body::Body;
+use axum::extract::Request;
+use serde_json::{Value, json};
+
+use super::super::tasks::tests::{Api, Told};
+use super::*;
+
+async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
+    let request = Request::builder().method(method).uri(path).header(header::IF_MATCH, revision);
+    let request = request.header(header::CONTENT_TYPE, "application/json");
+    api.send(request, Body::from(body.to_string())).await
+}
+
+#[tokio::test]
+async fn a_project_is_put_shown_paused_and_deleted() {
+    let api = Api::new();
+    let none = Value::Null;
+    assert_eq!(api.ask("", "GET", "/v1/projects/shop", &none).await.code(), "unknown_project");
+    let body = json!({"concurrency": 10, "rate": 5, "history": "1d"});
+    let told = api.ask("", "PUT", "/v1/projects/shop", &body).await;
+    assert_eq!((told.status, &told.json), (200, &json!({"revision": 1})));
+    assert_eq!(told.headers[header::ETAG], "\"1\"");
+    let service = json!({"address": "https://billing.example", "secret": "billing"});
+    let told = api.ask("", "PUT", "/v1/projects/shop/services/billing", &service).await;
+    assert_eq!((told.status, &told.json["revision"]), (200, &json!(2)));
+
+    let told = api.ask("", "POST", "/v1/projects/shop:pause", &none).await;
+    assert_eq!((told.status, &told.json["revision"]), (200, &json!(3)));
+    let told = api.ask("", "POST", "/v1/projects/shop/services/billing:pause", &none).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    let told = api.ask("", "GET", "/v1/projects/shop", &none).await;
+    let shown = &told.json;
+    assert_eq!(
+        (&shown["paused"], &shown["concurrency"], &shown["rate"]),
+        (&json!(true), &json!(10), &json!(5.0))
+    );
+    assert_eq!(shown["services"]["billing"]["paused"], true);
+    assert_eq!(shown["services"]["billing"]["address"], "https://billing.example");
+    assert_eq!(told.headers[header::ETAG], "\"3\"");
+    for path in ["/v1/projects/shop:resume", "/v1/projects/shop/services/billing:resume"] {
+        assert_eq!(api.ask("", "POST", path, &none).await.status, 200);
+    }
+    assert!(!api.world().registry.paused("shop", Some("billing")));
+
+    let told = api.ask("", "GET", "/v1/projects", &none).await;
+    assert_eq!(told.json["projects"][0]["services"], json!(["billing"]));
+    let told = api.ask("", "DELETE", "/v1/projects/shop/services/billing", &none).await;
+    assert_eq!(told.status, 200);
+    let told = api.ask("", "DELETE", "/v1/projects/shop/services/billing", &none).await;
+    assert_eq!((told.status, told.code()), (404, "unknown_service"));
+    assert_eq!(api.ask("", "DELETE", "/v1/projects/shop", &none).await.status, 200);
+    assert_eq!(api.ask("", "GET", "/v1/projects", &none).await.json, json!({"projects": []}));
+    for (method, path) in [
+        ("GET", "/v1/projects/shop"),
+        ("DELETE", "/v1/projects/shop"),
+        ("POST", "/v1/projects/shop:pause"),
+    ] {
+        assert_eq!(
+            api.ask("", method, path, &none).await.code(),
+            "unknown_project",
+            "{method} {path}"
+        );
+    }
+    // It may be put again.
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &json!({})).await.status, 200);
+    assert!(!api.world().registry.project("shop").is_deleted);
+}
+
+#[tokio::test]
+async fn a_change_is_made_to_the_revision_that_it_names() {
+    let api = Api::new();
+    let path = "/v1/projects/shop";
+    assert_eq!(with_match(&api, "PUT", path, "\"0\"", &json!({})).await.status, 200);
+    let told = with_match(&api, "PUT", path, "\"0\"", &json!({"paused": true})).await;
+    assert_eq!(
+        (told.status, told.code(), &told.json["current"]),
+        (409, "revision_conflict", &json!(1))
+    );
+    assert!(!api.world().registry.paused("shop", None));
+    assert_eq!(with_match(&api, "PUT", path, "\"1\"", &json!({"paused": true})).await.status, 200);
+    let told = with_match(&api, "POST", "/v1/projects/shop:resume", "\"1\"", &json!({})).await;
+    assert_eq!((told.status, told.code()), (409, "revision_conflict"));
+    for bad in ["2", "*", "W/\"2\"", "\"x\"", "\"2\", \"3\""] {
+        let told = with_match(&api, "PUT", path, bad, &json!({})).await;
+        assert_eq!((told.status, told.code()), (400, "bad_if_match"), "{bad}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_a_project_or_a_service_is_named() {
+    let api = Api::new();
+    let (project, service) = ("/v1/projects/shop", "/v1/projects/shop/services/billing");
+    #[rustfmt::skip]
+    let cases = [
+        (project, json!({"concurrency": 0, "colour": 1}),                       vec!["concurrency", "colour"]),
+        (project, json!({"burst": 5}),                                          vec!["burst"]),
+        (project, json!([]),                                                    vec!["project/shop"]),
+        (service, json!({}),                                                    vec!["address"]),
+        (service, json!({"address": "ftp://x"}),                                vec!["address"]),
+        (service, json!({"address": "http://169.254.169.254"}),                 vec!["address"]),
+        (service, json!({"address": "https://x.example", "timeout": "1h"}),     vec!["timeout"]),
+    ];
+    for (path, body, want) in cases {
+        let told = api.ask("", "PUT", path, &body).await;
+        assert_eq!((told.status, told.code()), (422, "wrong_fields"), "{body}");
+        let errors = told.json["errors"].as_array().expect("errors");
+        let mut places: Vec<&str> =
+            errors.iter().filter_map(|error| error["at"].as_str()).collect();
+        places.sort_by_key(|at| want.iter().position(|of| of == at));
+        assert_eq!(places, want, "{body}");
+    }
+    for path in ["/v1/projects/Shop", "/v1/projects/shop/services/B", "/v1/projects/a%2Fb"] {
+        let told = api.ask("", "PUT", path, &json!({})).await;
+        assert_eq!((told.status, told.code()), (400, "bad_name"), "{path}");
+    }
+    assert_eq!(api.world().revision, 0);
+    assert_eq!(api.ask("", "POST", "/v1/projects/shop:burn", &json!({})).await.status, 405);
+}
+
+#[tokio::test]
+async fn only_an_admin_changes_a_project_and_a_token_sees_its_own() {
+    let api = Api::with_tokens();
+    for name in ["shop", "bank"] {
+        let told = api.ask("admin", "PUT", &format!("/v1/projects/{name}"), &json!({})).await;
+        assert_eq!(told.status, 200);
+    }
+    let none = Value::Null;
+    #[rustfmt::skip]
+    let cases = [
+        ("reader", "GET",    "/v1/projects/shop",              none.clone(), 200, ""),
+        ("reader", "GET",    "/v1/projects/bank",              none.clone(), 404, "unknown_project"),
+        ("writer", "PUT",    "/v1/projects/shop",              json!({}),    403, "role_denied"),
+        ("writer", "DELETE", "/v1/projects/shop",              none.clone(), 403, "role_denied"),
+        ("writer", "POST",   "/v1/projects/shop:pause",        none.clone(), 403, "role_denied"),
+        ("writer", "DELETE", "/v1/projects/shop/services/a",   none.clone(), 403, "role_denied"),
+        ("",       "GET",    "/v1/projects",                   none.clone(), 401, "no_credentials"),
+    ];
+    for (token, method, path, body, status, code) in cases {
+        let told = api.ask(token, method, path, &body).await;
+        assert_eq!((told.status, told.code()), (status, code), "{token} {method} {path}");
+    }
+    let names = |told: Told| -> Vec<String> {
+        let all = told.json["projects"].as_array().cloned().unwrap_or_default();
+        all.iter().filter_map(|of| of["project"].as_str().map(str::to_owned)).collect()
+    };
+    assert_eq!(names(api.ask("reader", "GET", "/v1/projects", &none).await), ["shop"]);
+    assert_eq!(names(api.ask("admin", "GET", "/v1/projects", &none).await), ["bank", "shop"]);
+}

@@ -1,0 +1,277 @@
+//! Creates tasks, one or many.
+
+use axum::Extension;
+use axum::body::Bytes;
+use axum::extract::State;
+use axum::extract::rejection::BytesRejection;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use serde_json::Value;
+
+use super::super::auth::{Caller, Role};
+use super::super::guard::Came;
+use super::super::problem::Problem;
+use super::model::{self, Created, CreatedBatch, CreatedEach, Submission};
+use super::{
+    Answered, BATCH_BYTES_MAX, CREATE_BYTES_MAX, CREATE_MAX, Failure, Tasks, json, within,
+};
+use crate::engine::UnixMillis;
+use crate::engine::task::Wrong;
+use crate::engine::task::id::TaskId;
+use crate::engine::task::request::{self, Due, Request, TaskType};
+use crate::engine::task::spec::{Address, Kind, OnResult};
+
+/// Says the same as `request_id`.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
+
+/// Creates a task that calls a URL or a service.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/http", tag = "tasks", operation_id = "createHttpTask",
+    request_body = model::HttpTask,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
+    responses(
+        (status = 201, description = "It is written; the same request id again has the same answer", body = Created),
+        (status = "4XX", description = "Nothing was created", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn http(
+    tasks: State<Tasks>,
+    came: Extension<Came>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    one(TaskType::Http, tasks.0, came.0, &caller, &headers, body).await
+}
+
+/// Creates a task that writes a record to a topic.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/kafka", tag = "tasks", operation_id = "createKafkaTask",
+    request_body = model::KafkaTask,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
+    responses(
+        (status = 201, description = "It is written; the same request id again has the same answer", body = Created),
+        (status = "4XX", description = "Nothing was created", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn kafka(
+    tasks: State<Tasks>,
+    came: Extension<Came>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    one(TaskType::Kafka, tasks.0, came.0, &caller, &headers, body).await
+}
+
+/// Creates up to 1,000 tasks, each for itself.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks:batchCreate", tag = "tasks", operation_id = "batchCreateTasks",
+    request_body = model::TaskBatch,
+    responses(
+        (status = 200, description = "What became of each, in order", body = CreatedBatch),
+        (status = "4XX", description = "Nothing was created", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn batch(
+    State(tasks): State<Tasks>,
+    Extension(came): Extension<Came>,
+    Extension(caller): Extension<Caller>,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    caller.may(Role::Write)?;
+    tasks.desk.in_force()?;
+    let body = whole(body)?;
+    let batch = request::read_batch(&body, BATCH_BYTES_MAX)
+        .map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
+    let mut submissions = Vec::with_capacity(batch.len());
+    let checked: Vec<Result<Created, Problem>> = batch
+        .into_iter()
+        .map(|read| {
+            let request = read.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
+            let submission = checked(&tasks, came, &caller, request)?;
+            let created = created(&submission);
+            submissions.push(submission);
+            Ok(created)
+        })
+        .collect();
+    let told = match submissions.is_empty() {
+        true => Vec::new(),
+        false => within(CREATE_MAX, tasks.desk.submit(submissions)).await?,
+    };
+    let mut told = told.into_iter();
+    let each = |checked: Result<Created, Problem>| {
+        let created = checked.and_then(|created| {
+            told.next().unwrap_or_else(|| Err(unsaid())).map(|()| created).map_err(Problem::from)
+        });
+        match created {
+            Ok(created) => CreatedEach {
+                status: StatusCode::CREATED.as_u16(),
+                created: Some(created),
+                problem: None,
+            },
+            Err(problem) => {
+                let problem = problem.as_json();
+                let status = problem.get("status").and_then(Value::as_u64).unwrap_or_default();
+                let status = u16::try_from(status).unwrap_or_default();
+                CreatedEach { status, created: None, problem: Some(problem) }
+            }
+        }
+    };
+    let each = checked.into_iter().map(each).collect();
+    Ok(json(StatusCode::OK, CreatedBatch { tasks: each }))
+}
+
+/// The desk has said nothing of a task that it was given.
+fn unsaid() -> Failure {
+    Failure::Unknown(
+        "it is not known whether the task was written; to ask again is safe".to_owned(),
+    )
+}
+
+async fn one(
+    of: TaskType,
+    tasks: Tasks,
+    came: Came,
+    caller: &Caller,
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    caller.may(Role::Write)?;
+    tasks.desk.in_force()?;
+    let body = whole(body)?;
+    let named = idempotency_key(headers);
+    let read = request::read(of, &body, CREATE_BYTES_MAX);
+    let mut request = match (read, &named) {
+        (Ok(request), Ok(_)) => request,
+        (read, named) => {
+            let mut wrongs = read.err().unwrap_or_default();
+            wrongs.extend(named.as_ref().err().cloned());
+            return Err(Problem::wrong_fields(&wrongs));
+        }
+    };
+    if let Ok(Some(named)) = named {
+        let is_other = request.request_id.as_ref().is_some_and(|given| *given != named);
+        if is_other {
+            let detail = "is another one than that of the header Idempotency-Key".to_owned();
+            let wrong = Wrong { at: "request_id".to_owned(), detail };
+            return Err(Problem::wrong_fields(&[wrong]));
+        }
+        request.request_id = Some(named);
+    }
+    let submission = checked(&tasks, came, caller, request)?;
+    let created = created(&submission);
+    let told = within(CREATE_MAX, tasks.desk.submit(vec![submission])).await?;
+    told.into_iter().next().unwrap_or_else(|| Err(unsaid()))?;
+    let location = HeaderValue::try_from(format!("/v1/tasks/{}", created.task_id));
+    let mut answer = json(StatusCode::CREATED, created);
+    if let Ok(location) = location {
+        answer.headers_mut().insert(header::LOCATION, location);
+    }
+    Ok(answer)
+}
+
+fn created(submission: &Submission) -> Created {
+    Created { task_id: submission.id.to_string(), trigger_at: submission.due.0 }
+}
+
+fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+    body.map_err(|error| {
+        let status = error.status();
+        let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "no_body" };
+        Problem::new(status, code, error.body_text())
+    })
+}
+
+/// The request id that a header names.
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Wrong> {
+    let wrong = |detail: String| Wrong { at: "Idempotency-Key".to_owned(), detail };
+    let mut all = headers.get_all(IDEMPOTENCY_KEY).iter();
+    match (all.next(), all.next()) {
+        (None, _) => Ok(None),
+        (Some(_), Some(_)) => Err(wrong("is there more than once; want it once".to_owned())),
+        (Some(value), None) => {
+            let value = std::str::from_utf8(value.as_bytes())
+                .map_err(|_| wrong("is not UTF-8".to_owned()))?;
+            request::request_id(&Value::from(value)).map(Some).map_err(wrong)
+        }
+    }
+}
+
+/// Checks what cannot be seen in the request alone, and gives the task its id.
+fn checked(
+    tasks: &Tasks,
+    came: Came,
+    caller: &Caller,
+    request: Request,
+) -> Result<Submission, Problem> {
+    let project = request.spec.project();
+    caller.may_name(project)?;
+    let starting = || Failure::Moving("this instance has not started yet".to_owned());
+    let now = came.time.map(UnixMillis).ok_or_else(starting)?;
+    let lanes = tasks.desk.lanes();
+    if lanes == 0 {
+        return Err(starting().into());
+    }
+    if tasks.projects.registry().project(project).is_deleted {
+        let detail = format!("the project {project} was deleted; put it again to use it");
+        return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));
+    }
+    let mut wrongs = Vec::new();
+    let mut add = |at: &str, detail: String| wrongs.push(Wrong { at: at.to_owned(), detail });
+    if let Kind::Http(http) = request.spec.kind()
+        && let Address::Url(url) = &http.address
+        && let Err(detail) = (tasks.screen)(url)
+    {
+        add("url", detail);
+    }
+    if let Some(OnResult::Url(url)) = request.spec.on_result()
+        && let Err(detail) = (tasks.screen)(url)
+    {
+        add("on_result.url", detail);
+    }
+    let (at, due) = match request.due {
+        Due::At(at) => ("trigger_at", at),
+        Due::In(delay) => ("delay", now + delay),
+    };
+    let max = tasks.desk.max_delay();
+    if due > now + max {
+        add(at, format!("is more than {max} ahead, which is the longest delay here (max-delay)"));
+    }
+    if let Some(expires) = request.expires.filter(|expires| *expires <= due.max(now)) {
+        let detail =
+            format!("is {}; want a time after the task is due ({})", expires.0, due.max(now).0);
+        add("expires_at", detail);
+    }
+    let key = request.key.as_deref();
+    let id = match &request.request_id {
+        Some(named) => TaskId::of_request(project, named, key),
+        None => Ok(TaskId::random(rand::random(), key)),
+    };
+    let id = match id {
+        Ok(id) if wrongs.is_empty() => id,
+        Ok(_) => return Err(Problem::wrong_fields(&wrongs)),
+        Err(error) => {
+            wrongs.push(Wrong { at: "request_id".to_owned(), detail: format!("is {error}") });
+            return Err(Problem::wrong_fields(&wrongs));
+        }
+    };
+    Ok(Submission {
+        lane: id.lane_of(lanes),
+        id,
+        created: now,
+        due,
+        expires: request.expires,
+        target: request.target().map(str::to_owned),
+        spec: request.spec,
+        request_id: request.request_id,
+        key: request.key,
+        value: request.value,
+        headers: request.headers,
+    })
+}

@@ -1,0 +1,241 @@
+//! `/v1/tasks`: timers that call back. They are created, looked up, listed, cancelled and retried here.
+//!
+//! A create is checked and handed to the [`Desk`], which writes it to Kafka; no owner of a lane is asked. Everything else
+//! the desk asks the owner of the task's lane. `docs/tasks.md` and `docs/http-api.md` are the manual.
+//!
+//! # Invariants
+//! 1. A request that is wrong is refused, and the answer names every field that is wrong. Nothing is created then.
+//! 2. The same project and request id have the same task id, whichever instance is asked.
+//! 3. A task of a project that the caller's token does not cover is as if it were not there.
+//!
+//! This room knows neither Kafka nor the index.
+
+pub(super) mod create;
+pub mod model;
+pub(super) mod single;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::{Method, StatusCode};
+use axum::middleware;
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::{MethodRouter, get, post};
+use url::Url;
+
+use super::auth::{Access, Caller};
+use super::gate::Kind;
+use super::guard::{self, Rules};
+use super::problem::Problem;
+use super::projects::Projects;
+use super::serve::Front;
+use super::timers::{model::Soon, no_such_method};
+use crate::engine::task::id::TaskId;
+use crate::engine::{Millis, UnixMillis};
+use model::{CancelAnswer, Submission, TaskFilter, TaskPage, TaskView};
+
+/// Bytes of a request for one task: a body of 1 MiB in base64 takes 1.4 MiB.
+const CREATE_BYTES_MAX: usize = 2 << 20;
+/// Bytes of a batch.
+const BATCH_BYTES_MAX: usize = 4 << 20;
+/// Bytes of what is about one task or project and brings no payload.
+const SMALL_BYTES_MAX: usize = 128 << 10;
+/// How long Kafka may take to acknowledge creates.
+const CREATE_MAX: Duration = Duration::from_secs(15);
+/// How long a look-up of one task may take.
+const LOOK_MAX: Duration = Duration::from_secs(7);
+/// How long a list may take.
+const LIST_MAX: Duration = Duration::from_secs(20);
+/// What a cancel may take beyond its wait.
+const GRACE: Duration = Duration::from_secs(2);
+
+type Answered = Result<Response, Problem>;
+
+/// Whether a URL may be called at all, as far as that is known without a look-up of its name: what is wrong with it, as a
+/// sentence whose subject is the URL.
+pub type Screen = Arc<dyn Fn(&Url) -> Result<(), String> + Send + Sync>;
+
+/// What the rooms of tasks and projects need of the instance.
+#[derive(Clone)]
+pub struct Tasks {
+    /// Takes creates, and answers for tasks.
+    pub desk: Arc<dyn Desk>,
+    /// Knows projects and services.
+    pub projects: Arc<dyn Projects>,
+    /// Refuses URLs.
+    pub screen: Screen,
+}
+
+/// Why there is no answer about a task. Nothing was changed, unless it says so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// Tasks are not in force in this namespace; the text says what a person has to do.
+    NotAvailable(String),
+    /// The lane is on its way from one member to another, or its owner does not answer; soon it will.
+    Moving(String),
+    /// It may have been done, or be done yet.
+    Unknown(String),
+    /// Kafka does not answer.
+    Away(String),
+    /// As much is asked already as may be at once.
+    Busy(String),
+    /// The owner has no index in this run; a person must mend that.
+    NoIndex(String),
+    /// There is no such task, or its history has run out.
+    NoTask,
+    /// The task is in a state in which it cannot be retried.
+    NotRetryable(String),
+    /// What was to be sent is not there any more.
+    PayloadGone(String),
+    /// The record is larger than the intake takes.
+    TooLarge(String),
+}
+
+impl From<Failure> for Problem {
+    fn from(failure: Failure) -> Self {
+        let unavailable =
+            |code, detail: String| Self::new(StatusCode::SERVICE_UNAVAILABLE, code, detail);
+        match failure {
+            Failure::NotAvailable(detail) => {
+                Self::new(StatusCode::CONFLICT, "not_available", detail)
+            }
+            Failure::Moving(detail) => unavailable("lane_moving", detail).later(1),
+            Failure::Unknown(detail) => unavailable("lane_moving", detail).later(1),
+            Failure::Away(detail) => unavailable("kafka_away", detail).later(5),
+            Failure::Busy(detail) => Self::busy(detail),
+            Failure::NoIndex(detail) => unavailable("no_index", detail).later(30),
+            Failure::NoTask => single::nobody(),
+            Failure::NotRetryable(detail) => {
+                Self::new(StatusCode::CONFLICT, "not_retryable", detail)
+            }
+            Failure::PayloadGone(detail) => Self::new(StatusCode::GONE, "payload_gone", detail),
+            Failure::TooLarge(detail) => {
+                Self::new(StatusCode::PAYLOAD_TOO_LARGE, "record_too_large", detail)
+            }
+        }
+    }
+}
+
+/// Takes creates, and answers for all tasks of the namespace, wherever their lanes run. Nothing here blocks the calling
+/// thread. What takes longer than its time is dropped.
+pub trait Desk: Send + Sync + 'static {
+    /// Whether tasks can be taken here and now.
+    ///
+    /// # Errors
+    /// [`Failure::NotAvailable`], or [`Failure::Moving`] while the instance starts.
+    fn in_force(&self) -> Result<(), Failure>;
+    /// How many lanes there are; 0 until the instance has started.
+    fn lanes(&self) -> u16;
+    /// The brokers' time; `None` before it is known.
+    fn now(&self) -> Option<UnixMillis>;
+    /// The longest delay that the lanes accept.
+    fn max_delay(&self) -> Millis;
+    /// Writes creates, and answers for each once Kafka has acknowledged it, in the same order.
+    fn submit(&self, tasks: Vec<Submission>) -> Soon<'_, Vec<Result<(), Failure>>>;
+    /// A task. One whose create was acknowledged before is found.
+    ///
+    /// # Errors
+    /// See [`Failure`]; that there is none is no failure.
+    fn get<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskView>, Failure>>;
+    /// Tasks in the order of due time, without their attempts.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn list<'a>(&'a self, filter: &'a TaskFilter) -> Soon<'a, Result<TaskPage, Failure>>;
+    /// Cancels a task, and waits at most so long for what becomes of that.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn cancel<'a>(
+        &'a self,
+        id: &'a TaskId,
+        wait: Duration,
+    ) -> Soon<'a, Result<CancelAnswer, Failure>>;
+    /// Makes a task due now that waits or has failed; gives it back as it is then.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>>;
+}
+
+/// The routes, as the document at `/openapi.json` has to have them; `:retry` is a part of the last segment.
+pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 5] {
+    [
+        ("/v1/tasks", get(single::list)),
+        ("/v1/tasks/http", post(create::http)),
+        ("/v1/tasks/kafka", post(create::kafka)),
+        (BATCH_CREATE, post(create::batch)),
+        ("/v1/tasks/{id}", get(single::get).delete(single::cancel).post(single::act)),
+    ]
+}
+
+/// The path of a batch.
+const BATCH_CREATE: &str = "/v1/tasks:batchCreate";
+
+pub(super) fn router(tasks: Tasks, front: &Front) -> Router {
+    let mut router = Router::new();
+    for (path, methods) in routes() {
+        router = router.route(path, methods);
+    }
+    finish(router, tasks, front)
+}
+
+/// What the rooms of tasks and projects have in common.
+pub(super) fn finish(router: Router<Tasks>, tasks: Tasks, front: &Front) -> Router {
+    let desk = Arc::clone(&tasks.desk);
+    let guard = front.guard(RULES, Arc::new(move || desk.now().map(|now| now.0)));
+    router
+        .method_not_allowed_fallback(no_such_method)
+        .layer(DefaultBodyLimit::max(BATCH_BYTES_MAX))
+        .with_state(tasks)
+        .layer(middleware::from_fn_with_state(guard, guard::callers))
+}
+
+const RULES: Rules = Rules { kind, bytes_max, is_bodyless, caller };
+
+fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
+    access.of_tasks(request)
+}
+
+fn kind(method: &Method, path: &str) -> Kind {
+    let of_one = path.strip_prefix("/v1/tasks/").or_else(|| path.strip_prefix("/v1/projects/"));
+    match of_one {
+        Some("http" | "kafka") => Kind::Create,
+        Some(_) if method.is_safe() => Kind::Look,
+        Some(_) => Kind::Wait,
+        None => Kind::Large,
+    }
+}
+
+const fn bytes_max(kind: Kind) -> usize {
+    match kind {
+        Kind::Create => CREATE_BYTES_MAX,
+        Kind::Large => BATCH_BYTES_MAX,
+        Kind::Wait | Kind::Look => SMALL_BYTES_MAX,
+    }
+}
+
+/// Actions need no body: the path says it all.
+fn is_bodyless(path: &str) -> bool {
+    [":retry", ":pause", ":resume"].iter().any(|action| path.ends_with(action))
+}
+
+/// Waits for the instance, but not for ever.
+async fn within<T>(most: Duration, soon: Soon<'_, T>) -> Result<T, Failure> {
+    tokio::time::timeout(most, soon).await.map_err(|_| {
+        Failure::Unknown(format!(
+            "no answer within {} s; what was to be changed may be changed, and to ask again is safe",
+            most.as_secs()
+        ))
+    })
+}
+
+/// The answer with JSON.
+fn json(status: StatusCode, of: impl serde::Serialize) -> Response {
+    (status, axum::Json(of)).into_response()
+}
+
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,232 @@
+//! Tasks by id, and in lists.
+
+use axum::Extension;
+use axum::extract::State;
+use axum::http::{StatusCode, Uri};
+
+use super::super::auth::{Caller, Role};
+use super::super::problem::Problem;
+use super::super::timers::{params, params::Query, single};
+use super::model::{self, CancelAnswer, CancelOutcome, TaskFilter, TaskPage, TaskStatus, TaskView};
+use super::{Answered, Failure, GRACE, LIST_MAX, LOOK_MAX, Tasks, json, within};
+use crate::engine::task::id::TaskId;
+use crate::engine::task::registry::is_name;
+
+/// Begins the path of one task.
+const TASKS: &str = "/v1/tasks/";
+/// Ends the path of a retry.
+const RETRY: &str = ":retry";
+/// Tasks on a page, if nothing is said.
+const LIMIT: usize = 100;
+/// The most.
+const LIMIT_MAX: usize = 1_000;
+
+/// There is no such task, as far as this caller may know.
+pub(in crate::api) fn nobody() -> Problem {
+    let detail = "it was never created, or its history has run out";
+    Problem::new(StatusCode::NOT_FOUND, "unknown_task", detail)
+}
+
+fn id_of(uri: &Uri, end: &str) -> Result<TaskId, Problem> {
+    let path = uri.path().strip_suffix(end).unwrap_or_default();
+    let text = params::id_of_path(path, TASKS)?;
+    TaskId::parse(&text).map_err(|error| Problem::bad("bad_id", "path.id", error.to_string()))
+}
+
+/// The task, if this caller may know of it.
+async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<TaskView, Problem> {
+    let task = within(LOOK_MAX, tasks.desk.get(id)).await??;
+    task.filter(|task| caller.sees(&task.project)).ok_or_else(nobody)
+}
+
+/// Shows a task with its attempts.
+#[utoipa::path(
+    get,
+    path = "/v1/tasks/{id}", tag = "tasks", operation_id = "getTask",
+    params(("id" = String, Path, description = "The id of the task.")),
+    responses(
+        (status = 200, description = "The task as it is now", body = TaskView),
+        (status = "4XX", description = "404: there is none", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn get(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    let id = id_of(&uri, "")?;
+    Query::read(uri.query(), &[])?;
+    tasks.desk.in_force()?;
+    Ok(json(StatusCode::OK, seen(&tasks, &caller, &id).await?))
+}
+
+/// Lists tasks in the order of their due times, without their attempts.
+#[utoipa::path(
+    get,
+    path = "/v1/tasks", tag = "tasks", operation_id = "listTasks",
+    params(
+        ("project" = Option<String>, Query, description = "Only those of this project."),
+        ("group" = Option<String>, Query, description = "Only those of this group."),
+        ("status" = Option<TaskStatus>, Query, description = "Only those with this status."),
+        ("type" = Option<String>, Query, description = "Only those of this type: http or kafka."),
+        ("due_before" = Option<String>, Query, description = "Only those due before: RFC 3339 with a zone, or epoch milliseconds."),
+        ("limit" = Option<u32>, Query, description = "At most so many, from 1 to 1000; 100 unless told."),
+        ("page" = Option<String>, Query, description = "The next of the page before, with the same filters."),
+    ),
+    responses(
+        (status = 200, description = "A page; go on while there is a next", body = TaskPage),
+        (status = "4XX", description = "The request is wrong", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn list(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    const KNOWN: [&str; 7] = ["project", "group", "status", "type", "due_before", "limit", "page"];
+    let mut query = Query::read(uri.query(), &KNOWN)?;
+    let projects = match word(&mut query, "project")? {
+        Some(project) => {
+            caller.may_name(&project)?;
+            Some([project].into())
+        }
+        None => caller.projects().cloned(),
+    };
+    let filter = TaskFilter {
+        projects,
+        group: word(&mut query, "group")?,
+        status: query.text("status")?.map(|text| status(&text)).transpose()?,
+        task_type: query.text("type")?.map(task_type).transpose()?,
+        due_before: query
+            .text("due_before")?
+            .map(|text| params::moment(&text.into(), "query.due_before"))
+            .transpose()?,
+        page: query.text("page")?,
+        limit: query.text("limit")?.map_or(Ok(LIMIT), |text| limit(&text))?,
+    };
+    tasks.desk.in_force()?;
+    let page: TaskPage = within(LIST_MAX, tasks.desk.list(&filter)).await??;
+    Ok(json(StatusCode::OK, page))
+}
+
+/// A name of a project or a group.
+fn word(query: &mut Query, name: &str) -> Result<Option<String>, Problem> {
+    let text = query.text(name)?;
+    if text.as_deref().is_some_and(|text| !is_name(text)) {
+        let detail = "want 1 to 64 of a-z 0-9 . _ -, not . or ..";
+        return Err(Problem::bad("bad_name", format!("query.{name}"), detail));
+    }
+    Ok(text)
+}
+
+fn status(text: &str) -> Result<TaskStatus, Problem> {
+    let found = TaskStatus::ALL.into_iter().find(|status| status.as_str() == text);
+    found.ok_or_else(|| {
+        let all = TaskStatus::ALL.map(TaskStatus::as_str).join(", ");
+        Problem::bad(
+            "bad_state",
+            "query.status",
+            format!("{text:?} is no status; want one of {all}"),
+        )
+    })
+}
+
+fn task_type(text: String) -> Result<String, Problem> {
+    if ["http", "kafka"].contains(&text.as_str()) {
+        return Ok(text);
+    }
+    Err(Problem::bad("bad_type", "query.type", format!("{text:?} is no type; want http or kafka")))
+}
+
+fn limit(text: &str) -> Result<usize, Problem> {
+    let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+    limit.ok_or_else(|| {
+        Problem::bad("bad_limit", "query.limit", format!("want an integer from 1 to {LIMIT_MAX}"))
+    })
+}
+
+/// Cancels a task, and says what became of it.
+#[utoipa::path(
+    delete,
+    path = "/v1/tasks/{id}", tag = "tasks", operation_id = "cancelTask",
+    params(
+        ("id" = String, Path, description = "The id of the task."),
+        ("wait" = Option<String>, Query, description = "How long to wait for what becomes of it, with a unit; 5s unless told, at most 1m."),
+    ),
+    responses(
+        (status = 200, description = "It is decided", body = CancelAnswer),
+        (status = 202, description = "It is written, and not decided within the wait", body = CancelAnswer),
+        (status = "4XX", description = "404: there is none", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn cancel(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    let id = id_of(&uri, "")?;
+    let mut query = Query::read(uri.query(), &["wait"])?;
+    let wait = single::wait(query.text("wait")?, "query.wait")?;
+    caller.may(Role::Write)?;
+    tasks.desk.in_force()?;
+    if caller.projects().is_some() {
+        seen(&tasks, &caller, &id).await?;
+    }
+    let answer = within(wait + GRACE, tasks.desk.cancel(&id, wait)).await;
+    let answer = match answer {
+        Ok(answer) => answer?,
+        // Written or not, to ask again is safe.
+        Err(Failure::Unknown(_)) => CancelAnswer {
+            task_id: id.to_string(),
+            outcome: CancelOutcome::Pending,
+            again: Some(format!("{TASKS}{id}")),
+        },
+        Err(failure) => return Err(failure.into()),
+    };
+    let is_pending = answer.outcome == CancelOutcome::Pending;
+    Ok(json(if is_pending { StatusCode::ACCEPTED } else { StatusCode::OK }, answer))
+}
+
+/// What is behind a colon in the path of one task.
+pub(in crate::api) async fn act(
+    tasks: State<Tasks>,
+    caller: Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    if uri.path().ends_with(RETRY) {
+        return retry(tasks, caller, uri).await;
+    }
+    Err(super::super::timers::no_such_method(uri).await)
+}
+
+/// Makes a task due now that waits for its time, or that has failed.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/{id}:retry", tag = "tasks", operation_id = "retryTask",
+    params(("id" = String, Path, description = "The id of the task.")),
+    responses(
+        (status = 200, description = "The task as it is now", body = TaskView),
+        (status = 409, description = "It is in no state in which it can be retried", body = model::Problem),
+        (status = 410, description = "Its payload is gone", body = model::Problem),
+        (status = "4XX", description = "404: there is none", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn retry(
+    State(tasks): State<Tasks>,
+    Extension(caller): Extension<Caller>,
+    uri: Uri,
+) -> Answered {
+    let id = id_of(&uri, RETRY)?;
+    Query::read(uri.query(), &[])?;
+    caller.may(Role::Write)?;
+    tasks.desk.in_force()?;
+    if caller.projects().is_some() {
+        seen(&tasks, &caller, &id).await?;
+    }
+    let task: TaskView = within(LIST_MAX, tasks.desk.retry(&id)).await??;
+    Ok(json(StatusCode::OK, task))
+}

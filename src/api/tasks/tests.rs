@@ -1,0 +1,613 @@
+//! The rooms of tasks and projects behind their real router, with a desk in memory.
+
+use std::collections::BTreeMap;
+use std::future::ready;
+use std::net::{IpAddr, Ipv4Addr};
+
+use axum::body::{Body, to_bytes};
+use axum::http::header;
+use parking_lot::Mutex;
+use proptest::prelude::*;
+use serde_json::{Value, json};
+use tower_service::Service as _;
+
+use super::super::auth::{self, Peer, Role, Token};
+use super::super::projects::PutError;
+use super::super::serve::Rooms;
+use super::super::timers::tests::without_timers;
+use super::super::{Gate, Hosts};
+use super::model::*;
+use super::*;
+use crate::engine::task::registry::{Change, Registry};
+
+pub(in crate::api) const NOW: u64 = 1_795_293_475_106;
+const LANES: u16 = 6;
+
+/// What is behind the desk.
+#[derive(Default)]
+pub(in crate::api) struct World {
+    pub(in crate::api) submitted: Vec<Submission>,
+    pub(in crate::api) tasks: BTreeMap<String, TaskView>,
+    pub(in crate::api) registry: Registry,
+    /// The last revision that was put.
+    pub(in crate::api) revision: u64,
+    cancelled: Vec<String>,
+    retried: Vec<String>,
+    /// What a cancel becomes; `None`: it hangs.
+    outcome: Option<CancelOutcome>,
+    /// The filter of the last list.
+    filter: Option<TaskFilter>,
+    /// Why everything fails.
+    pub(in crate::api) failure: Option<Failure>,
+    not_in_force: Option<Failure>,
+}
+
+impl World {
+    fn fails<T>(&self, of: T) -> Result<T, Failure> {
+        self.failure.clone().map_or(Ok(of), Err)
+    }
+}
+
+#[derive(Default)]
+struct Fake(Mutex<World>);
+
+impl Desk for Fake {
+    fn in_force(&self) -> Result<(), Failure> {
+        self.0.lock().not_in_force.clone().map_or(Ok(()), Err)
+    }
+
+    fn lanes(&self) -> u16 {
+        LANES
+    }
+
+    fn now(&self) -> Option<UnixMillis> {
+        Some(UnixMillis(NOW))
+    }
+
+    fn max_delay(&self) -> Millis {
+        Millis(400 * Millis::DAY.0)
+    }
+
+    fn submit(&self, tasks: Vec<Submission>) -> Soon<'_, Vec<Result<(), Failure>>> {
+        let mut world = self.0.lock();
+        let told = tasks.iter().map(|_| world.fails(())).collect();
+        if world.failure.is_none() {
+            world.submitted.extend(tasks);
+        }
+        Box::pin(ready(told))
+    }
+
+    fn get<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskView>, Failure>> {
+        let world = self.0.lock();
+        Box::pin(ready(world.fails(world.tasks.get(id.as_str()).cloned())))
+    }
+
+    fn list<'a>(&'a self, filter: &'a TaskFilter) -> Soon<'a, Result<TaskPage, Failure>> {
+        let mut world = self.0.lock();
+        world.filter = Some(filter.clone());
+        let tasks = world.tasks.values().cloned().collect();
+        Box::pin(ready(world.fails(TaskPage { tasks, next: None })))
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        id: &'a TaskId,
+        _: Duration,
+    ) -> Soon<'a, Result<CancelAnswer, Failure>> {
+        let mut world = self.0.lock();
+        world.cancelled.push(id.to_string());
+        let Some(outcome) = world.outcome else { return Box::pin(std::future::pending()) };
+        let answer = CancelAnswer { task_id: id.to_string(), outcome, again: None };
+        Box::pin(ready(world.fails(answer)))
+    }
+
+    fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>> {
+        let mut world = self.0.lock();
+        world.retried.push(id.to_string());
+        let task = world.tasks.get(id.as_str()).cloned().ok_or(Failure::NoTask);
+        Box::pin(ready(world.fails(()).and(task)))
+    }
+}
+
+impl Projects for Fake {
+    fn registry(&self) -> Arc<Registry> {
+        Arc::new(self.0.lock().registry.clone())
+    }
+
+    fn put(&self, change: Change, revision: Option<u64>) -> Soon<'_, Result<u64, PutError>> {
+        let mut world = self.0.lock();
+        let mut names = change.key().split('/').skip(1);
+        let (project, service) = (names.next().unwrap_or_default(), names.next());
+        let current = match service {
+            Some(service) => world.registry.service(project, service).map_or(0, |of| of.revision),
+            None => world.registry.project(project).revision,
+        };
+        if revision.is_some_and(|revision| revision != current) {
+            return Box::pin(ready(Err(PutError::Conflict { current })));
+        }
+        world.revision += 1;
+        let revision = world.revision;
+        let applied = world.registry.apply(change.with_revision(revision));
+        Box::pin(ready(applied.map(|()| revision).map_err(PutError::NoRoom)))
+    }
+}
+
+/// An API with its world.
+pub(in crate::api) struct Api {
+    world: Arc<Fake>,
+    pub(in crate::api) access: Arc<Access>,
+    router: Router,
+}
+
+/// What was answered.
+#[derive(Debug)]
+pub(in crate::api) struct Told {
+    pub(in crate::api) status: u16,
+    pub(in crate::api) headers: axum::http::HeaderMap,
+    pub(in crate::api) json: Value,
+}
+
+impl Told {
+    pub(in crate::api) fn code(&self) -> &str {
+        self.json["code"].as_str().unwrap_or_default()
+    }
+
+    fn places(&self) -> Vec<&str> {
+        let errors = self.json["errors"].as_array();
+        errors.into_iter().flatten().filter_map(|error| error["at"].as_str()).collect()
+    }
+}
+
+impl Api {
+    pub(in crate::api) fn new() -> Self {
+        let (world, access) = (Arc::new(Fake::default()), Arc::new(Access::default()));
+        let screen: Screen = Arc::new(|url: &Url| match url.host_str() {
+            Some("169.254.169.254") => Err("is an address that may not be called".to_owned()),
+            _ => Ok(()),
+        });
+        let desk = Arc::clone(&world) as Arc<dyn Desk>;
+        let projects = Arc::clone(&world) as Arc<dyn Projects>;
+        let front = Front::new(Hosts::new([]), Arc::new(Gate::new(None)), Arc::clone(&access));
+        let tasks = Some(Tasks { desk, projects, screen });
+        let router = Rooms { timers: without_timers(), tasks }.router(&front);
+        Self { world, access, router }
+    }
+
+    pub(in crate::api) fn world(&self) -> parking_lot::MutexGuard<'_, World> {
+        self.world.0.lock()
+    }
+
+    /// Three tokens: a reader and a writer of the project shop, and an admin of all.
+    pub(in crate::api) fn with_tokens() -> Self {
+        let api = Self::new();
+        let token = |name: &str, projects: Option<&str>, role| Token {
+            name: name.to_owned(),
+            sha256: auth::sha256(name),
+            projects: projects.map(|one| [one.to_owned()].into()),
+            role,
+        };
+        api.access.set(vec![
+            token("reader", Some("shop"), Role::Read),
+            token("writer", Some("shop"), Role::Write),
+            token("admin", None, Role::Admin),
+        ]);
+        api
+    }
+
+    pub(in crate::api) async fn send(
+        &self,
+        request: axum::http::request::Builder,
+        body: Body,
+    ) -> Told {
+        let mut request = request.header("host", "localhost").body(body).expect("a request");
+        request.extensions_mut().insert(Peer(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        let mut router = self.router.clone();
+        let answer = router.call(request).await.unwrap_or_else(|never| match never {});
+        let (status, headers) = (answer.status().as_u16(), answer.headers().clone());
+        let bytes = to_bytes(answer.into_body(), usize::MAX).await.expect("a body");
+        let json = serde_json::from_slice(&bytes).unwrap_or(Value::Null);
+        Told { status, headers, json }
+    }
+
+    /// Asks with a token, or without one where it is empty.
+    pub(in crate::api) async fn ask(
+        &self,
+        token: &str,
+        method: &str,
+        path: &str,
+        body: &Value,
+    ) -> Told {
+        let mut request = Request::builder().method(method).uri(path);
+        if !token.is_empty() {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {token}"));
+        }
+        if body.is_null() {
+            return self.send(request, Body::empty()).await;
+        }
+        let request = request.header(header::CONTENT_TYPE, "application/json");
+        self.send(request, Body::from(body.to_string())).await
+    }
+
+    async fn create(&self, more: &Value) -> Told {
+        self.ask("", "POST", "/v1/tasks/http", &call(more)).await
+    }
+
+    fn put_task(&self, id: &str, project: &str) {
+        self.world().tasks.insert(id.to_owned(), task(id, project));
+    }
+}
+
+fn call(more: &Value) -> Value {
+    let mut task = json!({
+        "project": "shop", "group": "orders", "delay": "15m", "url": "https://shop.example/expire",
+    });
+    for (name, value) in more.as_object().into_iter().flatten() {
+        task[name] = value.clone();
+    }
+    task
+}
+
+fn task(id: &str, project: &str) -> TaskView {
+    TaskView {
+        task_id: id.to_owned(),
+        task_type: "http".to_owned(),
+        task_status: TaskStatus::Ready,
+        trigger_at: NOW,
+        project: project.to_owned(),
+        group: "orders".to_owned(),
+        request_id: None,
+        created_at: NOW - 1,
+        retry: Some(RetryInfo { count: Some(3), ..RetryInfo::default() }),
+        turn: 1,
+        attempts_total: 1,
+        failures: 1,
+        rounds: 0,
+        interruptions: 0,
+        attempts: vec![Attempt {
+            turn: 1,
+            status: Some(503),
+            outcome: "failed".to_owned(),
+            ..Attempt::default()
+        }],
+        next_at: Some(NOW),
+        waits_for: Some(WaitsFor::Paused),
+        ended_at: None,
+        code: None,
+        last: None,
+    }
+}
+
+#[tokio::test]
+async fn a_create_is_answered_with_its_id_and_handed_to_the_desk() {
+    let api = Api::new();
+    let told = api.create(&json!({"body": "{}", "retry": {"count": 3, "interval": 5}})).await;
+    assert_eq!(told.status, 201, "{told:?}");
+    let id = told.json["task_id"].as_str().expect("an id").to_owned();
+    assert_eq!(told.json, json!({"task_id": id, "trigger_at": NOW + 900_000}));
+    assert_eq!(told.headers[header::LOCATION], format!("/v1/tasks/{id}"));
+    assert_eq!(told.headers[header::CACHE_CONTROL], "no-store");
+    let submission = api.world().submitted.pop().expect("one");
+    assert_eq!((submission.id.as_str(), submission.created), (id.as_str(), UnixMillis(NOW)));
+    assert_eq!(submission.lane, submission.id.lane_of(LANES));
+    assert_eq!((submission.key, submission.target), (None, None));
+    assert_eq!(submission.value.as_deref(), Some(&b"{}"[..]));
+
+    let record = json!({
+        "project": "shop", "group": "orders", "trigger_at": 1_000_000_000_000_u64, "topic": "orders.late",
+        "key": "o-17", "value": "v", "headers": {"a": "b"},
+    });
+    let told = api.ask("", "POST", "/v1/tasks/kafka", &record).await;
+    // What is over is due at once, and is said as it was asked for.
+    assert_eq!((told.status, &told.json["trigger_at"]), (201, &json!(1_000_000_000_000_u64)));
+    let submission = api.world().submitted.pop().expect("one");
+    assert_eq!(submission.target.as_deref(), Some("orders.late"));
+    assert!(submission.id.as_str().starts_with('k'), "{}", submission.id);
+    assert_eq!(submission.headers, [("a".to_owned(), Some(b"b".to_vec()))]);
+}
+
+#[tokio::test]
+async fn the_same_request_id_is_the_same_task() {
+    let api = Api::new();
+    let id = |told: Told| told.json["task_id"].as_str().expect("an id").to_owned();
+    let first = id(api.create(&json!({"request_id": "o-17"})).await);
+    let want = TaskId::of_request("shop", "o-17", None).expect("an id");
+    assert_eq!(first, want.as_str());
+    assert_eq!(id(api.create(&json!({"request_id": "o-17", "delay": "1h"})).await), first);
+    assert_ne!(id(api.create(&json!({"request_id": "o-18"})).await), first);
+    assert_ne!(id(api.create(&json!({"request_id": "o-17", "project": "other"})).await), first);
+    assert_ne!(id(api.create(&json!({})).await), id(api.create(&json!({})).await));
+
+    let with = |key: &'static [u8]| {
+        Request::builder()
+            .method("POST")
+            .uri("/v1/tasks/http")
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("idempotency-key", axum::http::HeaderValue::from_bytes(key).expect("a value"))
+    };
+    let named = |more: &Value| Body::from(call(more).to_string());
+    assert_eq!(id(api.send(with(b"o-17"), named(&json!({}))).await), first);
+    assert_eq!(id(api.send(with(b"o-17"), named(&json!({"request_id": "o-17"}))).await), first);
+    let before = api.world().submitted.len();
+    let other = api.send(with(b"o-17"), named(&json!({"request_id": "o-18"}))).await;
+    assert_eq!((other.status, other.places()), (422, vec!["request_id"]));
+    for bad in [&b""[..], b"\xff"] {
+        let told = api.send(with(bad), named(&json!({}))).await;
+        assert_eq!((told.status, told.places()), (422, vec!["Idempotency-Key"]));
+    }
+    assert_eq!(api.world().submitted.len(), before);
+}
+
+#[tokio::test]
+async fn every_wrong_field_is_named_and_nothing_is_submitted() {
+    let api = Api::new();
+    #[rustfmt::skip]
+    let cases: Vec<(Value, &[&str])> = vec![
+        (json!({"project": "Shop", "retry": {"count": -1}, "colour": 1}), &["colour", "project", "retry.count"]),
+        (json!({"url": "http://169.254.169.254/latest"}),                 &["url"]),
+        (json!({"on_result": {"url": "http://169.254.169.254/"}}),        &["on_result.url"]),
+        (json!({"url": "http://169.254.169.254/", "delay": "401d"}),      &["url", "delay"]),
+        (json!({"expires_at": NOW}),                                      &["expires_at"]),
+        (json!({"headers": {"x-a": "b\r\nhost: evil"}}),                  &["headers[0][1]"]),
+        (json!({"headers": {"x-a\r\nhost": "b"}}),                        &["headers[0][0]"]),
+        (json!({"headers": {"Authorization": "b"}}),                      &["headers[0][0]"]),
+        (json!({"headers": {"webhook-id": "b"}}),                         &["headers[0][0]"]),
+        (json!({"headers": {"x-a": "y".repeat(17 << 10)}}),               &["request"]),
+        (json!({"body": "y".repeat((1 << 20) + 1)}),                      &["body"]),
+    ];
+    for (more, want) in cases {
+        let told = api.create(&more).await;
+        assert_eq!((told.status, told.code()), (422, "wrong_fields"), "{want:?}: {told:?}");
+        assert_eq!(told.places(), want);
+        assert_eq!(told.headers[header::CONTENT_TYPE], "application/problem+json");
+    }
+    assert_eq!(api.world().submitted, []);
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_too_deep_or_none_is_refused() {
+    let api = Api::new();
+    let send = |kind: &'static str, path: &'static str, body: String| {
+        let request =
+            Request::builder().method("POST").uri(path).header(header::CONTENT_TYPE, kind);
+        api.send(request, Body::from(body))
+    };
+    let json = "application/json";
+    let huge = "x".repeat(CREATE_BYTES_MAX + 1);
+    assert_eq!(send(json, "/v1/tasks/http", huge.clone()).await.status, 413);
+    let told = send(json, "/v1/tasks:batchCreate", huge.repeat(2)).await;
+    assert_eq!((told.status, told.code()), (413, "too_large"));
+    let told = send(json, "/v1/tasks/http", format!("{{\"retry\":{}", "[".repeat(100_000))).await;
+    assert_eq!((told.status, told.places()), (422, vec!["request"]));
+    let told = send("text/plain", "/v1/tasks/http", call(&Value::Null).to_string()).await;
+    assert_eq!((told.status, told.code()), (415, "not_json_type"));
+    assert_eq!(send("text/plain", "/v1/tasks/abc:retry", String::new()).await.status, 415);
+    assert_eq!(api.world().submitted, []);
+    // A body of 1 MiB is taken, in base64 too.
+    let body = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, vec![7; 1 << 20]);
+    assert_eq!(api.create(&json!({"body_b64": body})).await.status, 201);
+}
+
+#[tokio::test]
+async fn each_task_of_a_batch_has_its_own_status() {
+    let api = Api::with_tokens();
+    let good = call(&json!({"type": "http", "request_id": "a"}));
+    let other = call(&json!({"type": "http", "project": "other"}));
+    let bad = call(&json!({"type": "http", "method": "BREW"}));
+    let batch = json!({"tasks": [good, bad, other, good]});
+    let told = api.ask("writer", "POST", BATCH_CREATE, &batch).await;
+    let tasks = told.json["tasks"].as_array().expect("a list");
+    let seen: Vec<_> =
+        tasks.iter().map(|task| task["status"].as_u64().unwrap_or_default()).collect();
+    assert_eq!((told.status, &seen[..]), (200, &[201, 422, 403, 201][..]));
+    assert_eq!(tasks[0]["task_id"], tasks[3]["task_id"]);
+    assert_eq!(tasks[1]["problem"]["errors"][0]["at"], "method");
+    assert_eq!(api.world().submitted.len(), 2);
+    api.world().failure = Some(Failure::Away("no broker answers".to_owned()));
+    let told = api.ask("admin", "POST", BATCH_CREATE, &json!({"tasks": [good]})).await;
+    assert_eq!((told.status, &told.json["tasks"][0]["status"]), (200, &json!(503)));
+    let none = api.ask("admin", "POST", BATCH_CREATE, &json!({"tasks": []})).await;
+    assert_eq!((none.status, none.places()), (422, vec!["tasks"]));
+}
+
+#[tokio::test]
+async fn a_task_is_shown_listed_cancelled_and_retried() {
+    let api = Api::new();
+    api.put_task("a1", "shop");
+    let told = api.ask("", "GET", "/v1/tasks/a1", &Value::Null).await;
+    assert_eq!((told.status, &told.json), (200, &json!(task("a1", "shop"))));
+    assert_eq!(told.json["waits_for"], "paused");
+    let query = "/v1/tasks?project=shop&group=orders&status=ready&type=http&due_before=2030-01-31T08:00:00Z&limit=7&page=x";
+    assert_eq!(api.ask("", "GET", query, &Value::Null).await.status, 200);
+    let filter = api.world().filter.take().expect("a filter");
+    let want = TaskFilter {
+        projects: Some(["shop".to_owned()].into()),
+        group: Some("orders".to_owned()),
+        status: Some(TaskStatus::Ready),
+        task_type: Some("http".to_owned()),
+        due_before: Some(UnixMillis(1_896_076_800_000)),
+        page: Some("x".to_owned()),
+        limit: 7,
+    };
+    assert_eq!(filter, want);
+    for bad in [
+        "status=done",
+        "type=grpc",
+        "limit=0",
+        "limit=1001",
+        "project=A",
+        "state=ready",
+        "due_before=soon",
+    ] {
+        let told = api.ask("", "GET", &format!("/v1/tasks?{bad}"), &Value::Null).await;
+        assert_eq!(told.status, 400, "{bad}: {told:?}");
+    }
+
+    api.world().outcome = Some(CancelOutcome::Stopped);
+    let told = api.ask("", "DELETE", "/v1/tasks/a1?wait=5s", &Value::Null).await;
+    assert_eq!((told.status, told.json), (200, json!({"task_id": "a1", "outcome": "stopped"})));
+    assert_eq!(api.ask("", "DELETE", "/v1/tasks/a1?wait=5", &Value::Null).await.status, 400);
+    assert_eq!(api.world().cancelled, ["a1"]);
+    let told = api.ask("", "POST", "/v1/tasks/a1:retry", &Value::Null).await;
+    assert_eq!((told.status, &told.json["task_id"]), (200, &json!("a1")));
+    assert_eq!(api.world().retried, ["a1"]);
+    assert_eq!(
+        api.ask("", "POST", "/v1/tasks/zz:retry", &Value::Null).await.code(),
+        "unknown_task"
+    );
+    assert_eq!(api.ask("", "POST", "/v1/tasks/a1:burn", &json!({})).await.code(), "no_such_method");
+    assert_eq!(api.ask("", "GET", "/v1/tasks/A", &Value::Null).await.code(), "bad_id");
+}
+
+#[tokio::test]
+async fn a_cancel_that_hangs_is_pending_when_its_wait_is_over() {
+    let api = Api::new();
+    let told = api.ask("", "DELETE", "/v1/tasks/a1?wait=50ms", &Value::Null).await;
+    assert_eq!(told.status, 202);
+    assert_eq!(told.json, json!({"task_id": "a1", "outcome": "pending", "again": "/v1/tasks/a1"}));
+}
+
+#[tokio::test]
+async fn each_failure_has_its_status_and_says_when_to_come_back() {
+    let api = Api::new();
+    let text = || "why".to_owned();
+    #[rustfmt::skip]
+    let cases = [
+        (Failure::Moving(text()),       503, "lane_moving",      true),
+        (Failure::Unknown(text()),      503, "lane_moving",      true),
+        (Failure::Away(text()),         503, "kafka_away",       true),
+        (Failure::Busy(text()),         503, "too_busy",         true),
+        (Failure::NoIndex(text()),      503, "no_index",         true),
+        (Failure::NoTask,               404, "unknown_task",     false),
+        (Failure::NotRetryable(text()), 409, "not_retryable",    false),
+        (Failure::PayloadGone(text()),  410, "payload_gone",     false),
+        (Failure::TooLarge(text()),     413, "record_too_large", false),
+    ];
+    for (failure, status, code, is_later) in cases {
+        api.world().failure = Some(failure);
+        let told = api.ask("", "POST", "/v1/tasks/a1:retry", &Value::Null).await;
+        assert_eq!((told.status, told.code()), (status, code));
+        assert_eq!(told.headers.contains_key(header::RETRY_AFTER), is_later, "{code}");
+    }
+    api.world().not_in_force = Some(Failure::NotAvailable("run topics apply --tasks".to_owned()));
+    for (method, path) in [
+        ("POST", "/v1/tasks/http"),
+        ("GET", "/v1/tasks/a1"),
+        ("GET", "/v1/tasks"),
+        ("DELETE", "/v1/tasks/a1"),
+    ] {
+        let body = if method == "POST" { call(&Value::Null) } else { Value::Null };
+        let told = api.ask("", method, path, &body).await;
+        assert_eq!((told.status, told.code()), (409, "not_available"), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_token_does_what_its_role_allows_in_its_projects() {
+    let api = Api::with_tokens();
+    api.put_task("mine", "shop");
+    api.put_task("other", "bank");
+    api.world().outcome = Some(CancelOutcome::Cancelled);
+    let (none, own, foreign) = (Value::Null, call(&Value::Null), call(&json!({"project": "bank"})));
+    #[rustfmt::skip]
+    let cases: &[(&str, &str, &str, &Value, u16, &str)] = &[
+        ("",       "GET",    "/v1/tasks/mine",         &none,    401, "no_credentials"),
+        ("nobody", "GET",    "/v1/tasks/mine",         &none,    401, "bad_credentials"),
+        ("reader", "GET",    "/v1/tasks/mine",         &none,    200, ""),
+        ("reader", "GET",    "/v1/tasks/other",        &none,    404, "unknown_task"),
+        ("reader", "GET",    "/v1/tasks/never",        &none,    404, "unknown_task"),
+        ("admin",  "GET",    "/v1/tasks/other",        &none,    200, ""),
+        ("reader", "POST",   "/v1/tasks/http",         &own,     403, "role_denied"),
+        ("writer", "POST",   "/v1/tasks/http",         &own,     201, ""),
+        ("writer", "POST",   "/v1/tasks/http",         &foreign, 403, "project_denied"),
+        ("reader", "DELETE", "/v1/tasks/mine",         &none,    403, "role_denied"),
+        ("writer", "DELETE", "/v1/tasks/mine",         &none,    200, ""),
+        ("writer", "DELETE", "/v1/tasks/other",        &none,    404, "unknown_task"),
+        ("writer", "POST",   "/v1/tasks/other:retry",  &none,    404, "unknown_task"),
+        ("reader", "POST",   "/v1/tasks/mine:retry",   &none,    403, "role_denied"),
+        ("reader", "GET",    "/v1/tasks?project=bank", &none,    403, "project_denied"),
+        ("writer", "PUT",    "/v1/projects/shop",      &none,    415, "not_json_type"),
+        ("reader", "GET",    "/v1/timers",             &none,    403, "project_denied"),
+        ("",       "GET",    "/v1/timers",             &none,    401, "no_credentials"),
+        ("",       "GET",    "/openapi.json",          &none,    200, ""),
+    ];
+    for (token, method, path, body, status, code) in cases {
+        let told = api.ask(token, method, path, body).await;
+        assert_eq!((told.status, told.code()), (*status, *code), "{token} {method} {path}");
+        assert_eq!(told.headers.contains_key(header::WWW_AUTHENTICATE), *status == 401);
+    }
+    assert_eq!(api.world().cancelled, ["mine"]);
+    // A list without a project is one of the token's projects.
+    for (token, want) in [("reader", Some(["shop".to_owned()].into())), ("admin", None)] {
+        api.ask(token, "GET", "/v1/tasks", &none).await;
+        assert_eq!(api.world().filter.take().expect("a filter").projects, want);
+    }
+    // Tokens that are read again hold at once.
+    api.access.set(vec![Token {
+        name: "new".to_owned(),
+        sha256: auth::sha256("new"),
+        projects: None,
+        role: Role::Read,
+    }]);
+    assert_eq!(api.ask("reader", "GET", "/v1/tasks/mine", &none).await.status, 401);
+    assert_eq!(api.ask("new", "GET", "/v1/tasks/mine", &none).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_project_that_was_deleted_takes_no_tasks() {
+    let api = Api::new();
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &json!({})).await.status, 200);
+    assert_eq!(api.ask("", "DELETE", "/v1/projects/shop", &Value::Null).await.status, 200);
+    let told = api.create(&Value::Null).await;
+    assert_eq!((told.status, told.code()), (409, "project_deleted"));
+    assert_eq!(api.world().submitted, []);
+}
+
+/// Any value that JSON has, not too deep.
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "\\PC{0,20}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(3, 20, 5, |inner| {
+        prop_oneof![
+            prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
+            prop::collection::btree_map("[a-z_]{1,10}", inner, 0..5)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+
+    /// Fields of a request that is right, replaced by anything: it is taken, or refused with places.
+    #[test]
+    fn no_body_causes_an_error_of_ours(
+        fields in prop::collection::vec((
+            prop::sample::select(vec![
+                "project", "group", "delay", "trigger_at", "url", "service", "path", "method", "headers", "body",
+                "body_b64", "retry", "poll", "timeout", "expect", "on_result", "expires_at", "request_id", "type", "x",
+            ]),
+            any_json(),
+        ), 0..4),
+        path in prop::sample::select(vec!["/v1/tasks/http", "/v1/tasks/kafka", BATCH_CREATE]),
+        bytes in prop::option::of(prop::collection::vec(any::<u8>(), 0..50)),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        let api = Api::new();
+        let body = match bytes {
+            Some(bytes) => bytes,
+            None => call(&Value::Object(fields.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())).to_string().into_bytes(),
+        };
+        let request = Request::builder().method("POST").uri(path).header("content-type", "application/json");
+        let told = runtime.block_on(api.send(request, Body::from(body)));
+        prop_assert!([200, 201, 422].contains(&told.status), "{told:?}");
+        if told.status == 422 {
+            prop_assert!(!told.places().is_empty(), "{told:?}");
+            prop_assert!(api.world().submitted.is_empty());
+        }
+    }
+}

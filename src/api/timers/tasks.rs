@@ -1,0 +1,195 @@
+//! Asks the owners of lanes about tasks: this instance, or others as [`peer`](super::peer) does it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+use tokio::time::{sleep, timeout_at};
+
+use super::super::gate::Kind;
+use super::deadline::{self, Deadline};
+use super::list::{ROUNDS_MAX, merged};
+use super::model::{Cursor, Page, TaskCancel, TaskFilter, TaskRecord, Timers, TimersError};
+use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, fault};
+use super::token::{self, BadToken};
+use crate::engine::UnixMillis;
+use crate::engine::task::id::TaskId;
+
+/// What an owner of lanes is asked about tasks. Nothing is changed by it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum TaskQuestion {
+    /// The task of this id, of the one lane.
+    Find(TaskId),
+    /// A page of all lanes.
+    Page { filter: TaskFilter, after: Option<Cursor>, most: usize },
+    /// What became of a cancel that stands in the one lane.
+    Cancelled(String),
+}
+
+/// The answer to a [`TaskQuestion`] of the same kind.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) enum TaskReply {
+    Found(Option<Box<TaskRecord>>),
+    Page(Page<TaskRecord>),
+    Cancelled(TaskCancel),
+}
+
+impl TaskQuestion {
+    /// The kind of work that the answer costs.
+    pub(super) fn kind(&self) -> Kind {
+        match self {
+            Self::Find(_) => Kind::Look,
+            Self::Page { .. } => Kind::Large,
+            Self::Cancelled(_) => Kind::Wait,
+        }
+    }
+}
+
+/// Answers a question about lanes that run here.
+pub(super) async fn answer(
+    timers: &dyn Timers,
+    lanes: &[u16],
+    what: &TaskQuestion,
+    deadline: Deadline,
+) -> Result<TaskReply, TimersError> {
+    Ok(match what {
+        TaskQuestion::Find(id) => TaskReply::Found(timers.task(id).await?.map(Box::new)),
+        TaskQuestion::Page { filter, after, most } => {
+            let mut page = Page::default();
+            for lane in lanes {
+                let of_lane = timers.tasks(*lane, filter, *after, *most).await?;
+                let (timers, more) = merged(vec![page, of_lane], *most);
+                page = Page { timers, more };
+            }
+            TaskReply::Page(page)
+        }
+        TaskQuestion::Cancelled(ticket) => {
+            let lane = lanes.first().copied().unwrap_or_default();
+            let answer = timers.task_cancel(lane, ticket, deadline.wait_left());
+            // It may be decided, and the state that says how cannot be read.
+            let by = deadline.request_times().by;
+            let answer = timeout_at(by.into(), answer).await.unwrap_or(Ok(TaskCancel::Pending));
+            TaskReply::Cancelled(answer?)
+        }
+    })
+}
+
+/// Asks the owners of lanes about tasks.
+#[derive(Clone)]
+pub struct TaskOwners(Owners);
+
+impl TaskOwners {
+    /// `timers`: this instance.
+    #[must_use]
+    pub fn new(timers: Arc<dyn Timers>) -> Self {
+        Self(Owners::new(timers))
+    }
+
+    /// The task of an id, which is of this lane, with its attempts.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    pub async fn find(&self, lane: u16, id: &TaskId) -> Result<Option<TaskRecord>, TimersError> {
+        let deadline = Deadline::new(Instant::now(), deadline::LOOK);
+        let what = PeerRequest::Task(TaskQuestion::Find(id.clone()));
+        match self.0.one(lane, what, deadline).await? {
+            PeerReply::Task(TaskReply::Found(task)) => Ok(task.map(|task| *task)),
+            _ => Err(fault()),
+        }
+    }
+
+    /// Tasks by due time behind a place, without their attempts, and where to go on; `None`: there are no more. At most
+    /// `limit`, and perhaps fewer though there are more.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    pub async fn page(
+        &self,
+        filter: &TaskFilter,
+        mut after: Option<Cursor>,
+        limit: usize,
+    ) -> Result<(Vec<TaskRecord>, Option<Cursor>), TimersError> {
+        let deadline = Deadline::new(Instant::now(), deadline::ALL_LANES);
+        let mut all = Vec::new();
+        for _ in 0..ROUNDS_MAX {
+            let most = limit.saturating_sub(all.len());
+            let what = TaskQuestion::Page { filter: filter.clone(), after, most };
+            let mut pages = Vec::new();
+            for reply in self.0.all(PeerRequest::Task(what), deadline).await? {
+                let PeerReply::Task(TaskReply::Page(page)) = reply else { return Err(fault()) };
+                pages.push(page);
+            }
+            let (tasks, more) = merged(pages, most);
+            all.extend(tasks);
+            if more.is_none() || all.len() >= limit {
+                return Ok((all, more));
+            }
+            after = more;
+        }
+        Ok((all, after))
+    }
+
+    /// What became of a cancel that is written to this lane, waiting for at most so long, by the owner that the lane has by
+    /// then.
+    ///
+    /// # Errors
+    /// See [`TimersError`]; the cancel stands.
+    pub async fn cancelled(
+        &self,
+        lane: u16,
+        ticket: String,
+        wait: Duration,
+    ) -> Result<TaskCancel, TimersError> {
+        let deadline = Deadline::new(Instant::now(), wait);
+        loop {
+            let what = PeerRequest::Task(TaskQuestion::Cancelled(ticket.clone()));
+            match self.0.one(lane, what, deadline.of_turn()).await {
+                Ok(PeerReply::Task(TaskReply::Cancelled(TaskCancel::Pending)))
+                | Err(TimersError::Moving(_) | TimersError::Away(_)) => {}
+                Ok(PeerReply::Task(TaskReply::Cancelled(end))) => return Ok(end),
+                Ok(_) => return Err(fault()),
+                Err(error) => return Err(error),
+            }
+            if deadline.is_wait_over() {
+                return Ok(TaskCancel::Pending);
+            }
+            sleep(PAUSE.min(deadline.wait_left())).await;
+        }
+    }
+}
+
+/// The token of the page behind a place; it goes with its filter.
+#[must_use]
+pub fn page_token(cursor: Cursor, filter: &TaskFilter) -> String {
+    token::of_page(cursor, &timeless(filter))
+}
+
+/// The place of the token of a page.
+///
+/// # Errors
+/// [`BadToken::Broken`], [`BadToken::OtherFilter`].
+pub fn place_of(token: &str, filter: &TaskFilter) -> Result<Cursor, BadToken> {
+    token::page(token, &timeless(filter))
+}
+
+/// The same filter at any time.
+fn timeless(filter: &TaskFilter) -> TaskFilter {
+    TaskFilter { now: UnixMillis(0), ..filter.clone() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_token_of_a_page_goes_with_its_filter_at_any_time() {
+        let cursor = Cursor { due: 7, order: [3; 16] };
+        let filter = TaskFilter { group: Some("g".to_owned()), ..TaskFilter::default() };
+        let token = page_token(cursor, &filter);
+        let later = TaskFilter { now: UnixMillis(9), ..filter.clone() };
+        assert_eq!(place_of(&token, &later), Ok(cursor));
+        let other = TaskFilter { group: None, ..filter };
+        assert_eq!(place_of(&token, &other), Err(BadToken::OtherFilter));
+        assert_eq!(place_of("x", &other), Err(BadToken::Broken));
+    }
+}

@@ -1,0 +1,359 @@
+//! `waterclock project` and `waterclock service`: limits, pauses and addresses, over the HTTP API.
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::client::{Client, Kind, ServerArg, StartWait, typed};
+use super::task::length;
+use super::{Failure, Global, Outcome, output, table};
+use crate::api::projects::model::{ProjectList, ProjectSettings, ProjectView, ServiceSettings};
+use crate::api::tasks::model::{Length, RetryInfo};
+use crate::client::http::Method;
+use crate::config::Overrides;
+
+/// Arguments of `project`.
+#[derive(Args)]
+pub(super) struct Project {
+    #[command(subcommand)]
+    command: OfProject,
+}
+
+#[derive(Subcommand)]
+enum OfProject {
+    /// Puts a project: what is not said has its default
+    Put(Put),
+    /// Shows a project and its services
+    Get(One),
+    /// Lists the projects of which something was put
+    List(To),
+    /// Keeps its tasks from being dispatched
+    Pause(One),
+    /// Ends its pause
+    Resume(One),
+    /// Deletes it: it takes no tasks, and those that wait end
+    Delete(One),
+}
+
+/// Arguments of `service`.
+#[derive(Args)]
+pub(super) struct Service {
+    #[command(subcommand)]
+    command: OfService,
+}
+
+#[derive(Subcommand)]
+enum OfService {
+    /// Puts a service of a project: what is not said has its default
+    Put(Box<PutService>),
+    /// Keeps its tasks from being dispatched
+    Pause(OneService),
+    /// Ends its pause
+    Resume(OneService),
+    /// Deletes it: tasks for it fail
+    Delete(OneService),
+}
+
+/// Whom to ask.
+#[derive(Args)]
+struct To {
+    #[command(flatten)]
+    wait: StartWait,
+    #[command(flatten)]
+    server: ServerArg,
+}
+
+#[derive(Args)]
+struct One {
+    /// The name of the project
+    #[arg(value_name = "PROJECT")]
+    project: String,
+    #[command(flatten)]
+    to: To,
+}
+
+#[derive(Args)]
+struct OneService {
+    /// The name of the project
+    #[arg(value_name = "PROJECT")]
+    project: String,
+    /// The name of the service
+    #[arg(value_name = "SERVICE")]
+    service: String,
+    #[command(flatten)]
+    to: To,
+}
+
+/// Limits of a project or a service.
+#[derive(Args)]
+struct Limits {
+    /// Open calls at once
+    #[arg(long, value_name = "N")]
+    concurrency: Option<u32>,
+    /// Calls that may begin per second
+    #[arg(long, value_name = "NUMBER")]
+    rate: Option<f64>,
+    /// Calls that may begin at once [default: what comes in a second]
+    #[arg(long, value_name = "N", requires = "rate")]
+    burst: Option<u32>,
+    /// It begins paused
+    #[arg(long)]
+    paused: bool,
+}
+
+#[derive(Args)]
+struct Put {
+    #[command(flatten)]
+    one: One,
+    #[command(flatten)]
+    limits: Limits,
+    /// A topic that its Kafka tasks may go to, as a regular expression; may be given several times
+    #[arg(long = "target", value_name = "PATTERN")]
+    targets: Vec<String>,
+    /// How long its tasks are remembered after their end, from 1h to 400d [default: 7d]
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    history: Option<Length>,
+}
+
+#[derive(Args)]
+struct PutService {
+    #[command(flatten)]
+    one: OneService,
+    #[command(flatten)]
+    limits: Limits,
+    /// The URL that the paths of tasks are put behind
+    #[arg(long, value_name = "URL")]
+    address: String,
+    /// How long a call may take, at most 5m [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    timeout: Option<Length>,
+    /// Attempts after the first one that failed, where the task does not say it
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
+    /// The wait after the first failure
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
+    retry_interval: Option<Length>,
+    /// How the wait grows
+    #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
+    backoff: Option<String>,
+    /// The name of the secret that calls are signed with
+    #[arg(long, value_name = "NAME")]
+    secret: Option<String>,
+    /// The name of the secret that is sent as bearer token
+    #[arg(long, value_name = "NAME")]
+    bearer: Option<String>,
+}
+
+impl To {
+    fn open(&self, global: &Global) -> Result<Client, Failure> {
+        let config = global.load(Overrides::default())?;
+        Ok(self.server.open_within(self.wait.wait, global, &config)?)
+    }
+
+    /// Changes what has this path, and says which revision that made.
+    fn change(
+        &self,
+        method: &Method,
+        path: &str,
+        body: Option<&Value>,
+        global: &Global,
+    ) -> Outcome {
+        let told = self.open(global)?.ask(Kind::Change, method, path, &[], body)?;
+        match global.json() {
+            true => output::line(&told.to_string()),
+            false => output::line(&format!("revision {}", told["revision"])),
+        }
+    }
+}
+
+impl One {
+    fn path(&self, action: &str) -> String {
+        format!("v1/projects/{}{action}", self.project)
+    }
+
+    fn get(&self, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let told = client.ask(Kind::Look, &Method::GET, &self.path(""), &[], None)?;
+        match global.json() {
+            true => output::line(&told.to_string()),
+            false => output::line(&whole(&typed(&told)?)),
+        }
+    }
+}
+
+impl OneService {
+    fn path(&self, action: &str) -> String {
+        format!("v1/projects/{}/services/{}{action}", self.project, self.service)
+    }
+}
+
+impl Put {
+    fn settings(&self) -> ProjectSettings {
+        let Limits { concurrency, rate, burst, paused } = self.limits;
+        ProjectSettings {
+            paused: paused.then_some(true),
+            concurrency,
+            rate,
+            burst,
+            targets: (!self.targets.is_empty()).then(|| self.targets.clone()),
+            history: self.history.clone(),
+        }
+    }
+}
+
+impl PutService {
+    fn settings(&self) -> ServiceSettings {
+        let Limits { concurrency, rate, burst, paused } = self.limits;
+        ServiceSettings {
+            address: self.address.clone(),
+            protocol: None,
+            paused: paused.then_some(true),
+            concurrency,
+            rate,
+            burst,
+            timeout: self.timeout.clone(),
+            retry: self.retries.map(|count| RetryInfo {
+                count: Some(count),
+                interval: self.retry_interval.clone(),
+                backoff: self.backoff.clone(),
+                ..RetryInfo::default()
+            }),
+            secret: self.secret.clone(),
+            bearer: self.bearer.clone(),
+        }
+    }
+}
+
+impl Project {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let bare = json!({});
+        match self.command {
+            OfProject::Put(put) => {
+                let body = json!(put.settings());
+                put.one.to.change(&Method::PUT, &put.one.path(""), Some(&body), global)
+            }
+            OfProject::Get(one) => one.get(global),
+            OfProject::List(to) => list(&to, global),
+            OfProject::Pause(one) => {
+                one.to.change(&Method::POST, &one.path(":pause"), Some(&bare), global)
+            }
+            OfProject::Resume(one) => {
+                one.to.change(&Method::POST, &one.path(":resume"), Some(&bare), global)
+            }
+            OfProject::Delete(one) => one.to.change(&Method::DELETE, &one.path(""), None, global),
+        }
+    }
+}
+
+impl Service {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        let bare = json!({});
+        match self.command {
+            OfService::Put(put) => {
+                let body = json!(put.settings());
+                put.one.to.change(&Method::PUT, &put.one.path(""), Some(&body), global)
+            }
+            OfService::Pause(one) => {
+                one.to.change(&Method::POST, &one.path(":pause"), Some(&bare), global)
+            }
+            OfService::Resume(one) => {
+                one.to.change(&Method::POST, &one.path(":resume"), Some(&bare), global)
+            }
+            OfService::Delete(one) => one.to.change(&Method::DELETE, &one.path(""), None, global),
+        }
+    }
+}
+
+fn list(to: &To, global: &Global) -> Outcome {
+    let told = to.open(global)?.ask(Kind::Look, &Method::GET, "v1/projects", &[], None)?;
+    let projects: ProjectList = typed(&told)?;
+    if global.json() {
+        for project in told["projects"].as_array().into_iter().flatten() {
+            output::line(&project.to_string())?;
+        }
+        return Ok(super::Exit::Ok);
+    }
+    if projects.projects.is_empty() {
+        return output::line("no projects");
+    }
+    let mut table = table::fitted();
+    table.set_header(["project", "revision", "paused", "concurrency", "services"]);
+    table.add_rows(projects.projects.iter().map(|of| {
+        [
+            of.project.clone(),
+            of.revision.to_string(),
+            yes(of.paused),
+            of.concurrency.to_string(),
+            of.services.join(", "),
+        ]
+    }));
+    output::line(&table.trim_fmt())
+}
+
+fn yes(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}
+
+/// Everything that is known of a project, a line each.
+fn whole(project: &ProjectView) -> String {
+    let mut table = table::plain();
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    let plain = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    row("project", project.project.clone());
+    row("revision", project.revision.to_string());
+    let settings = json!(project.settings);
+    for (name, value) in settings.as_object().into_iter().flatten() {
+        row(name, plain(value.clone()));
+    }
+    for (name, service) in &project.services {
+        let paused = if service.settings.paused == Some(true) { ", paused" } else { "" };
+        row(&format!("service {name}"), format!("{}{paused}", service.settings.address));
+    }
+    table.trim_fmt()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::engine::task::registry::read_request;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Either,
+    }
+
+    #[derive(Subcommand)]
+    enum Either {
+        Project(Project),
+        Service(Service),
+    }
+
+    #[test]
+    fn what_the_options_say_is_a_change_that_is_taken() {
+        #[rustfmt::skip]
+        let lines = [
+            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --target a.* --target b --history 30d --paused",
+            "x project put shop",
+            "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --concurrency 2",
+        ];
+        for line in lines {
+            let parsed = Line::try_parse_from(line.split_whitespace()).expect(line);
+            let (key, body) = match parsed.command {
+                Either::Project(Project { command: OfProject::Put(put) }) => {
+                    ("project/shop", json!(put.settings()))
+                }
+                Either::Service(Service { command: OfService::Put(put) }) => {
+                    assert_eq!(put.one.path(":pause"), "v1/projects/shop/services/billing:pause");
+                    ("service/shop/billing", json!(put.settings()))
+                }
+                _ => panic!("{line}"),
+            };
+            let read = read_request(key, body.to_string().as_bytes());
+            assert!(read.is_ok(), "{line}: {read:?}");
+        }
+    }
+}

@@ -1,0 +1,483 @@
+//! `waterclock task`: creates, shows, lists, cancels and retries tasks over the HTTP API.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+use super::cancel::asked;
+use super::client::{Client, Kind, ServerArg, StartWait, typed, wait};
+use super::list::Moment;
+use super::{Exit, Failure, Global, Outcome, output};
+use crate::api::tasks::model::{
+    CancelAnswer, CancelOutcome, Created, HttpTask, KafkaTask, Length, PollInfo, ResultTo,
+    RetryInfo, TaskBase, TaskStatus, TaskView,
+};
+use crate::client::http::Method;
+use crate::config::Overrides;
+use crate::engine::header;
+use crate::engine::{Millis, UnixMillis};
+
+mod show;
+
+use show::{attempts, rows, whole};
+
+/// Tasks that are asked for at once.
+const PAGE: u64 = 1_000;
+
+/// Arguments of `task`.
+#[derive(Args)]
+pub(super) struct Task {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Creates a task
+    Create(Create),
+    /// Says what is known of a task; exit code 1 if there is none
+    Get(One),
+    /// Lists the attempts of a task
+    History(One),
+    /// Lists tasks by due time
+    List(List),
+    /// Keeps a task from being called, and says what became of that
+    Cancel(Cancel),
+    /// Makes a task due now that waits for its time, or that has failed
+    Retry(One),
+}
+
+#[derive(Args)]
+struct One {
+    /// The id of the task
+    #[arg(value_name = "ID")]
+    id: String,
+    #[command(flatten)]
+    to: To,
+}
+
+/// Whom to ask.
+#[derive(Args)]
+struct To {
+    #[command(flatten)]
+    wait: StartWait,
+    #[command(flatten)]
+    server: ServerArg,
+}
+
+impl To {
+    fn open(&self, global: &Global) -> Result<Client, Failure> {
+        let config = global.load(Overrides::default())?;
+        Ok(self.server.open_within(self.wait.wait, global, &config)?)
+    }
+}
+
+#[derive(Args)]
+struct Create {
+    #[command(subcommand)]
+    of: Type,
+}
+
+#[derive(Subcommand)]
+enum Type {
+    /// A task that calls a URL or a named service
+    Http(Box<CreateHttp>),
+    /// A task that writes a record to a topic
+    Kafka(Box<CreateKafka>),
+}
+
+/// What every task has.
+#[derive(Args)]
+struct Common {
+    /// The project
+    #[arg(long, value_name = "NAME")]
+    project: String,
+    /// A word for lists, such as the kind of the task
+    #[arg(long, value_name = "NAME")]
+    group: String,
+    /// How long from now it is due, e.g. 15m
+    #[arg(long = "in", value_name = "DURATION", value_parser = length, required_unless_present = "at", conflicts_with = "at")]
+    delay: Option<Length>,
+    /// When it is due: RFC 3339, or epoch milliseconds
+    #[arg(long, value_name = "TIME")]
+    at: Option<Moment>,
+    /// When it is not begun any more
+    #[arg(long, value_name = "TIME")]
+    expires: Option<Moment>,
+    /// The same id of a project is the same task [default: a new one]
+    #[arg(long, value_name = "TEXT")]
+    request_id: Option<String>,
+    /// Attempts after the first one that failed [default: the service's, else 0]
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
+    /// The wait after the first failure
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
+    retry_interval: Option<Length>,
+    /// How the wait grows
+    #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
+    backoff: Option<String>,
+    /// Tells this topic how the task ended
+    #[arg(long, value_name = "TOPIC")]
+    result_topic: Option<String>,
+    /// Tells this URL how the task ended
+    #[arg(long, value_name = "URL", conflicts_with = "result_topic")]
+    result_url: Option<String>,
+    /// A header, as NAME=VALUE; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
+    headers: Vec<(String, String)>,
+    #[command(flatten)]
+    to: To,
+}
+
+impl Common {
+    fn base(&self) -> TaskBase {
+        let is_told = self.result_topic.is_some() || self.result_url.is_some();
+        TaskBase {
+            project: self.project.clone(),
+            group: self.group.clone(),
+            trigger_at: self.at.map(|at| at.0),
+            delay: self.delay.clone(),
+            expires_at: self.expires.map(|at| at.0),
+            // So the request may be sent again where nobody answers.
+            request_id: Some(
+                self.request_id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
+            ),
+            retry: self.retries.map(|count| RetryInfo {
+                count: Some(count),
+                interval: self.retry_interval.clone(),
+                backoff: self.backoff.clone(),
+                ..RetryInfo::default()
+            }),
+            on_result: is_told.then(|| ResultTo {
+                topic: self.result_topic.clone(),
+                url: self.result_url.clone(),
+                service: None,
+            }),
+        }
+    }
+
+    fn send(&self, of: &str, body: &Value, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let path = format!("v1/tasks/{of}");
+        let told = client.ask(Kind::Create, &Method::POST, &path, &[], Some(body))?;
+        if global.json() {
+            return output::line(&told.to_string());
+        }
+        let Created { task_id, trigger_at } = typed(&told)?;
+        output::line(&format!("{task_id}  due {}", output::time(UnixMillis(trigger_at))))
+    }
+}
+
+#[derive(Args)]
+struct CreateHttp {
+    #[command(flatten)]
+    common: Common,
+    /// Who is called
+    #[arg(long, value_name = "URL", required_unless_present = "service")]
+    url: Option<String>,
+    /// The named service of the project that is called
+    #[arg(long, value_name = "NAME", conflicts_with = "url")]
+    service: Option<String>,
+    /// What follows the service's address
+    #[arg(long, value_name = "PATH", conflicts_with = "url")]
+    path: Option<String>,
+    /// The method [default: POST]
+    #[arg(long, value_name = "METHOD")]
+    method: Option<String>,
+    /// The body
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    body: Option<String>,
+    /// How long a call may take, at most 5m
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    timeout: Option<Length>,
+    /// Which statuses mean that it is done, e.g. 200,204 [default: 2xx]
+    #[arg(long, value_name = "STATUSES")]
+    expect: Option<String>,
+    /// Asks again after this interval while the answer is 202 or 425
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds")]
+    poll: Option<Length>,
+    /// How often it asks again, at most
+    #[arg(long, value_name = "N", requires = "poll")]
+    rounds: Option<u32>,
+}
+
+#[derive(Args)]
+struct CreateKafka {
+    #[command(flatten)]
+    common: Common,
+    /// The topic
+    #[arg(long, value_name = "TOPIC")]
+    topic: String,
+    /// Its partition [default: by the key]
+    #[arg(long, value_name = "N")]
+    partition: Option<i32>,
+    /// The key
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    key: Option<String>,
+    /// The value; without it the record is a tombstone
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    value: Option<String>,
+}
+
+#[derive(Args)]
+struct List {
+    /// Only those of this project
+    #[arg(long, value_name = "NAME")]
+    project: Option<String>,
+    /// Only those of this group
+    #[arg(long, value_name = "NAME")]
+    group: Option<String>,
+    /// Only those with this status
+    #[arg(long, value_parser = TaskStatus::ALL.map(TaskStatus::as_str))]
+    status: Option<String>,
+    /// Only those of this type
+    #[arg(long = "type", value_parser = ["http", "kafka"])]
+    of_type: Option<String>,
+    /// Only those due before: RFC 3339, epoch milliseconds, or how long from now, e.g. 2h
+    #[arg(long, value_name = "TIME")]
+    due_before: Option<Moment>,
+    /// At most so many [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    limit: Option<u64>,
+    #[command(flatten)]
+    to: To,
+}
+
+#[derive(Args)]
+struct Cancel {
+    /// The id of the task
+    #[arg(value_name = "ID")]
+    id: String,
+    /// How long to wait for an instance that is starting, and then for what becomes of it, at most 1m each
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
+    wait: Duration,
+    #[command(flatten)]
+    server: ServerArg,
+}
+
+/// A length of time with its unit.
+pub(super) fn length(text: &str) -> Result<Length, String> {
+    let length = header::duration(text).ok().filter(|_| text.ends_with(char::is_alphabetic));
+    let length = length.map(|Millis(ms)| Length::from(Millis(ms)));
+    length.ok_or_else(|| "want a length of time with its unit, as in 15m or 1m30s".to_owned())
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
+    pair.ok_or_else(|| "want NAME=VALUE".to_owned())
+}
+
+impl Task {
+    pub(super) fn run(self, global: &Global) -> Outcome {
+        match self.command {
+            Command::Create(Create { of: Type::Http(create) }) => create.run(global),
+            Command::Create(Create { of: Type::Kafka(create) }) => create.run(global),
+            Command::Get(one) => one.get(global),
+            Command::History(one) => one.history(global),
+            Command::List(list) => list.run(global),
+            Command::Cancel(cancel) => cancel.run(global),
+            Command::Retry(one) => one.retry(global),
+        }
+    }
+}
+
+impl CreateHttp {
+    fn run(self, global: &Global) -> Outcome {
+        self.common.send("http", &json!(self.task()), global)
+    }
+
+    fn task(&self) -> HttpTask {
+        HttpTask {
+            base: self.common.base(),
+            url: self.url.clone(),
+            service: self.service.clone(),
+            path: self.path.clone(),
+            method: self.method.clone(),
+            headers: self.common.headers.iter().cloned().collect(),
+            body: self.body.clone(),
+            timeout: self.timeout.clone(),
+            expect: self.expect.clone(),
+            poll: self
+                .poll
+                .clone()
+                .zip(self.rounds)
+                .map(|(interval, rounds)| PollInfo { interval, rounds }),
+            ..HttpTask::default()
+        }
+    }
+}
+
+impl CreateKafka {
+    fn run(self, global: &Global) -> Outcome {
+        let task = KafkaTask {
+            base: self.common.base(),
+            topic: self.topic.clone(),
+            partition: self.partition,
+            key: self.key.clone(),
+            value: self.value.clone(),
+            headers: self.common.headers.iter().cloned().collect(),
+            ..KafkaTask::default()
+        };
+        self.common.send("kafka", &json!(task), global)
+    }
+}
+
+impl One {
+    fn find(&self, global: &Global) -> Result<Value, Failure> {
+        let client = self.to.open(global)?;
+        Ok(client.ask(Kind::Look, &Method::GET, &format!("v1/tasks/{}", self.id), &[], None)?)
+    }
+
+    fn get(self, global: &Global) -> Outcome {
+        show(&self.find(global)?, global)
+    }
+
+    fn history(self, global: &Global) -> Outcome {
+        let told = self.find(global)?;
+        let task: TaskView = typed(&told)?;
+        if global.json() {
+            let lines = task.attempts.iter().fold(String::new(), |mut lines, attempt| {
+                let _ = writeln!(lines, "{}", json!(attempt));
+                lines
+            });
+            output::write(lines.as_bytes())?;
+        } else if task.attempts.is_empty() {
+            output::line("no attempts")?;
+        } else {
+            output::line(&attempts(&task.attempts))?;
+        }
+        Ok(Exit::Ok)
+    }
+
+    fn retry(self, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let path = format!("v1/tasks/{}:retry", self.id);
+        show(&client.ask(Kind::Change, &Method::POST, &path, &[], Some(&json!({})))?, global)
+    }
+}
+
+impl List {
+    fn run(self, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let filters = [
+            ("project", self.project),
+            ("group", self.group),
+            ("status", self.status),
+            ("type", self.of_type),
+            ("due_before", self.due_before.map(|at| at.0.to_string())),
+        ];
+        let filters: Vec<(&str, String)> =
+            filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
+        let (mut left, mut next) = (self.limit.unwrap_or(u64::MAX), None::<String>);
+        let mut is_first = true;
+        while left > 0 {
+            let mut query = filters.clone();
+            query.push(("limit", left.min(PAGE).to_string()));
+            query.extend(next.take().map(|next| ("page", next)));
+            let told = client.ask(Kind::AllLanes, &Method::GET, "v1/tasks", &query, None)?;
+            let tasks = told["tasks"].as_array().cloned().unwrap_or_default();
+            left = left.saturating_sub(tasks.len() as u64);
+            next = told["next"].as_str().map(str::to_owned);
+            let text = match global.json() {
+                // As it came: also what a newer instance adds.
+                true => tasks.iter().fold(String::new(), |mut lines, task| {
+                    let _ = writeln!(lines, "{task}");
+                    lines
+                }),
+                false => rows(&typed::<Vec<TaskView>>(&told["tasks"])?, is_first),
+            };
+            output::write(text.as_bytes())?;
+            is_first &= tasks.is_empty();
+            if next.is_none() {
+                break;
+            }
+        }
+        if is_first && !global.json() {
+            return output::line("no tasks");
+        }
+        Ok(Exit::Ok)
+    }
+}
+
+impl Cancel {
+    fn run(self, global: &Global) -> Outcome {
+        let config = global.load(Overrides::default())?;
+        let client = self.server.open_within(self.wait, global, &config)?;
+        let (path, query) = (format!("v1/tasks/{}", self.id), [("wait", asked(self.wait))]);
+        let told = client.ask(Kind::Cancel(self.wait), &Method::DELETE, &path, &query, None)?;
+        let CancelAnswer { outcome, .. } = typed(&told)?;
+        match global.json() {
+            true => output::line(&told.to_string())?,
+            false => output::line(told["outcome"].as_str().unwrap_or_default())?,
+        };
+        Ok(match outcome {
+            CancelOutcome::Cancelled | CancelOutcome::Stopped => Exit::Ok,
+            CancelOutcome::Pending => Exit::Pending,
+            CancelOutcome::Finished | CancelOutcome::Failed | CancelOutcome::Expired => {
+                Exit::Negative
+            }
+        })
+    }
+}
+
+fn show(told: &Value, global: &Global) -> Outcome {
+    match global.json() {
+        true => output::line(&told.to_string()),
+        false => output::line(&whole(&typed(told)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::engine::task::request::{self, TaskType};
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(subcommand)]
+        command: Command,
+    }
+
+    fn body(words: &str) -> Value {
+        let line = Line::try_parse_from(words.split_whitespace()).expect("arguments");
+        match line.command {
+            Command::Create(Create { of: Type::Http(create) }) => json!(create.task()),
+            _ => panic!("a create"),
+        }
+    }
+
+    #[test]
+    fn what_the_options_say_is_a_request_that_is_taken() {
+        let body = body(
+            "x create http --project shop --group orders --in 1m30s --url https://a.example/ --body {} \
+             --retries 3 --retry-interval 1500ms --backoff fixed --header x-a=b=c --poll 10s --rounds 5 \
+             --result-topic done --timeout 5s --expect 2xx --method PUT",
+        );
+        let read = request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20);
+        let request = read.expect("taken");
+        assert_eq!(body["delay"], 90);
+        assert_eq!(body["retry"], json!({"count": 3, "interval": "1s500ms", "backoff": "fixed"}));
+        assert_eq!(body["headers"], json!({"x-a": "b=c"}));
+        assert!(request.request_id.is_some(), "a create may be repeated");
+    }
+
+    #[test]
+    fn a_length_of_time_has_a_unit_and_a_task_one_time() {
+        assert_eq!(length("15m"), Ok(Length::Seconds(900)));
+        assert_eq!(length("500ms"), Ok(Length::Text("500ms".to_owned())));
+        for wrong in ["15", "", "soon"] {
+            assert!(length(wrong).is_err(), "{wrong}");
+        }
+        let create = "x create http --project p --group g --url http://a.example/";
+        for more in
+            ["", " --in 1s --at 2030-01-01T00:00:00Z", " --in 1s --path /x", " --in 1s --poll 1s"]
+        {
+            let line = format!("{create}{more}");
+            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        }
+    }
+}

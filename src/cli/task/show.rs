@@ -1,0 +1,115 @@
+//! Tasks as tables, for people.
+
+use serde_json::json;
+
+use super::super::{output, table};
+use crate::api::tasks::model::{Attempt, TaskView};
+use crate::engine::UnixMillis;
+
+fn time(at: Option<u64>) -> String {
+    at.map_or_else(|| "-".to_owned(), |at| output::time(UnixMillis(at)))
+}
+
+fn text(text: &str) -> String {
+    output::shown(Some(text.as_bytes()))
+}
+
+/// A word of the API, as JSON has it.
+fn word(of: impl serde::Serialize) -> String {
+    json!(of).as_str().unwrap_or("-").to_owned()
+}
+
+/// A table of a page; the heads of its columns only above the first.
+pub(super) fn rows(tasks: &[TaskView], with_heads: bool) -> String {
+    if tasks.is_empty() {
+        return String::new();
+    }
+    let mut table = table::fitted();
+    if with_heads {
+        table.set_header([
+            "due",
+            "status",
+            "waits for",
+            "project",
+            "group",
+            "type",
+            "attempts",
+            "id",
+        ]);
+    }
+    table.add_rows(tasks.iter().map(|task| {
+        [
+            time(Some(task.trigger_at)),
+            word(task.task_status),
+            task.waits_for.map_or_else(|| "-".to_owned(), word),
+            text(&task.project),
+            text(&task.group),
+            text(&task.task_type),
+            task.attempts_total.to_string(),
+            text(&task.task_id),
+        ]
+    }));
+    format!("{}\n", table.trim_fmt())
+}
+
+/// Everything that is known of a task but its attempts, a line each.
+pub(super) fn whole(task: &TaskView) -> String {
+    let mut table = table::plain();
+    let mut row = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    row("id", text(&task.task_id));
+    row("type", text(&task.task_type));
+    row("status", word(task.task_status));
+    if let Some(waits_for) = task.waits_for {
+        row("waits for", word(waits_for));
+    }
+    row("project", text(&task.project));
+    row("group", text(&task.group));
+    row("due", time(Some(task.trigger_at)));
+    row("next", time(task.next_at));
+    row("created", time(Some(task.created_at)));
+    if task.ended_at.is_some() {
+        row("ended", time(task.ended_at));
+    }
+    for (name, value) in [("request id", &task.request_id), ("code", &task.code)] {
+        if let Some(value) = value {
+            row(name, text(value));
+        }
+    }
+    row("attempts", task.attempts_total.to_string());
+    row("failures", task.failures.to_string());
+    if task.rounds > 0 {
+        row("rounds", task.rounds.to_string());
+    }
+    if let Some(last) = &task.last {
+        row("last", said(last));
+    }
+    table.trim_fmt()
+}
+
+/// What became of an attempt, in a line.
+fn said(attempt: &Attempt) -> String {
+    let status = attempt.status.map(|status| status.to_string());
+    let error = attempt.error.as_deref().map(text);
+    let parts = [Some(text(&attempt.outcome)), status, error];
+    parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
+}
+
+pub(super) fn attempts(attempts: &[Attempt]) -> String {
+    let mut table = table::fitted();
+    table.set_header(["turn", "started", "ended", "outcome", "status", "error", "worker"]);
+    let word = |value: Option<&String>| value.map_or_else(|| "-".to_owned(), |value| text(value));
+    table.add_rows(attempts.iter().map(|attempt| {
+        [
+            attempt.turn.to_string(),
+            time(attempt.started),
+            time(attempt.ended),
+            text(&attempt.outcome),
+            attempt.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
+            word(attempt.error.as_ref()),
+            word(attempt.worker.as_ref()),
+        ]
+    }));
+    table.trim_fmt()
+}
