@@ -9,6 +9,7 @@
 //! 2. Every error of all layers is reported at once, with the key as written, where, the value and the range.
 //! 3. These types stop at the door: rooms are handed engine types or their own parameters, never a [`Config`].
 
+mod callbacks;
 mod check;
 mod kafka;
 mod load;
@@ -25,6 +26,7 @@ use crate::engine::Millis;
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Preset;
 
+pub use callbacks::{CallbacksConfig, SecretConfig, SecretText};
 pub use kafka::KafkaConfig;
 pub use load::{ConfigErrors, Invalid, Origin, Overrides};
 pub use text::ByteSize;
@@ -265,6 +267,15 @@ pub struct Config {
     #[serde(deserialize_with = "text::one")]
     pub commit_interval: Millis,
 
+    /// Which addresses workers may call.
+    pub callbacks: CallbacksConfig,
+
+    /// Secrets that services may name, by name: each with the projects whose services may. Their values stand here only, and in no
+    /// topic.
+    ///
+    /// Default: empty. Range: at most 1000; names of `a-z`, `0-9`, `.`, `_`, `-`; at most 64 bytes.
+    pub secrets: BTreeMap<String, SecretConfig>,
+
     /// What is logged to standard error, and how.
     pub log: LogConfig,
 
@@ -422,6 +433,8 @@ impl Default for Config {
             session_timeout: Millis(6_000),
             transaction_timeout: Millis(15_000),
             commit_interval: Millis(2),
+            callbacks: CallbacksConfig::default(),
+            secrets: BTreeMap::new(),
             log: LogConfig::default(),
             drain: Millis(8_000),
         }
@@ -500,7 +513,7 @@ impl Config {
             brokers, namespace, data_dir, instance, http, http_unauthenticated, http_hosts, advertise,
             threads, delivery, tracking, history, max_tracked, settle, order, foreign_wait, weak_topics,
             max_delay, horizon, lead, hop_linger, memory, ladder, lanes, intakes, kafka, session_timeout,
-            transaction_timeout, commit_interval, log, drain,
+            transaction_timeout, commit_interval, callbacks, secrets, log, drain,
         } = other;
         #[rustfmt::skip]
         let differs = [
@@ -533,6 +546,8 @@ impl Config {
             ("session-timeout",      new.session_timeout      != *session_timeout),
             ("transaction-timeout",  new.transaction_timeout  != *transaction_timeout),
             ("commit-interval",      new.commit_interval      != *commit_interval),
+            ("callbacks",            new.callbacks            != *callbacks),
+            ("secrets",              new.secrets              != *secrets),
             ("log",                  new.log                  != *log),
             ("drain",                new.drain                != *drain),
         ];

@@ -51,6 +51,7 @@ mod documented;
 mod patient;
 pub mod telemetry;
 pub mod timers;
+pub mod worker;
 
 /// A client for services; they need the crate `waterclock-client` only.
 pub use waterclock_client as client;

@@ -84,6 +84,7 @@ pub fn request(config: &Config) -> Request {
         holds: config.holds(),
         lead_max: config.lead(),
         horizon: config.horizon,
+        tasks: false,
     }
 }
 
@@ -184,6 +185,8 @@ pub fn start(
         threads: config.threads,
         allow: None,
         max_delay: Some(config.max_delay),
+        tasks: true,
+        worker: false,
     };
     tracing::info!(
         instance = instance.name,

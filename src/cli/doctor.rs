@@ -75,7 +75,7 @@ impl Doctor {
 
 /// `said`: how many instances have said what they deliver to, and what that is.
 fn wish(config: &Config, said: AnnouncedLists, read_only: bool) -> Result<Wish, Failure> {
-    let allow_differs = said.differs;
+    let (allow_differs, without_tasks) = (said.differs, said.without_tasks);
     let (allow, allow_of) = match (said.instances, said.allow) {
         (0, _) => {
             let own = config.allow_of_all();
@@ -94,13 +94,14 @@ fn wish(config: &Config, said: AnnouncedLists, read_only: bool) -> Result<Wish, 
         allow,
         allow_of,
         allow_differs,
+        without_tasks,
         is_ajar: allow_of == AllowOf::Configuration && config.is_ajar(),
         outage: OUTAGE,
         read_only,
     })
 }
 
-/// What the instances that run have said of the topics that they deliver to.
+/// What the instances that run have said: which topics they deliver to, and whether they know tasks.
 #[derive(Default)]
 struct AnnouncedLists {
     /// How many have said it.
@@ -109,6 +110,8 @@ struct AnnouncedLists {
     allow: Vec<Allow>,
     /// Where two answer that have not said the same.
     differs: Option<[String; 2]>,
+    /// Where those answer that do not say that they know tasks.
+    without_tasks: Vec<String>,
 }
 
 fn said(config: &Config, connection: &Connection) -> Result<AnnouncedLists, Failure> {
@@ -124,7 +127,9 @@ fn said(config: &Config, connection: &Connection) -> Result<AnnouncedLists, Fail
     let allow = sets.filter_map(|sets| Allow::of_sets(namespace, sets).ok()).collect();
     let differing = lists.windows(2).find(|pair| pair[0].1 != pair[1].1);
     let differs = differing.map(|pair| [pair[0].0.clone(), pair[1].0.clone()]);
-    Ok(AnnouncedLists { instances: lists.len(), allow, differs })
+    let without_tasks = roster.active().filter(|member| !member.tasks);
+    let without_tasks = without_tasks.map(|member| member.address.clone()).collect();
+    Ok(AnnouncedLists { instances: lists.len(), allow, differs, without_tasks })
 }
 
 /// Whether an instance could keep its name here.

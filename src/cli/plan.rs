@@ -197,7 +197,7 @@ impl Sheet {
 
     /// What `topics apply` makes, however many brokers there are.
     fn topics(&self) -> Vec<TopicSpec> {
-        wanted(&Names::new(""), self.lanes, &self.ladder, &self.further, 1)
+        wanted(&Names::new(""), self.lanes, &self.ladder, &self.further, 1, true)
     }
 
     /// Of all topics but meta, whose follow the brokers.
@@ -219,7 +219,7 @@ impl Sheet {
         let intakes = 1 + self.further.len();
         let _ = writeln!(
             text,
-            "topics   {topics}: {tiers} tiers, {intakes} intake{}, dead letters, timers, meta",
+            "topics   {topics}: {tiers} tiers, {intakes} intake{}, dead letters, timers, tasks, results, meta",
             if intakes == 1 { "" } else { "s" }
         );
         let _ = writeln!(
@@ -367,8 +367,8 @@ mod tests {
         for part in [
             "ladder   1s,1m,1h\n",
             "horizon  2s, lead 2s\n",
-            "topics   7: 3 tiers, 1 intake, dead letters, timers, meta\n",
-            "36 partitions with 6 lanes",
+            "topics   9: 3 tiers, 1 intake, dead letters, timers, tasks, results, meta\n",
+            "48 partitions with 6 lanes",
             "a record of 1h1m30s on its way down: ",
             "1 x 59m58s, 1m32s left",
             "1 x 58s, 34s left",
@@ -399,7 +399,7 @@ mod tests {
     fn programs_get_the_same_as_people() {
         let json = sheet("classic", "1h1m30s").json();
         assert_eq!(json["holds"], json!(["1s", "1m", "1h"]));
-        assert_eq!((json["topics"].as_u64(), json["partitions"].as_u64()), (Some(7), Some(36)));
+        assert_eq!((json["topics"].as_u64(), json["partitions"].as_u64()), (Some(9), Some(48)));
         assert_eq!(json["figures"][0]["appends_max"], 33);
         assert_eq!(
             json["way"]["legs"][0],

@@ -510,6 +510,8 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
             threads: 1,
             allow: None,
             max_delay: None,
+            tasks: true,
+            worker: false,
         };
         let members = vec![MemberView { member, metrics: text.map(Metrics::read) }];
         Look { at: Instant::now(), wall: UnixMillis(0), members, forecast: None }

@@ -21,10 +21,10 @@ pub(super) struct Topics {
 
 #[derive(Subcommand)]
 enum What {
-    /// Creates missing topics and puts ladder and lanes in force; exit code 1 if something cannot hold
-    Apply(LadderArgs),
+    /// Creates missing topics and puts ladder, lanes and tasks in force; exit code 1 if something cannot hold
+    Apply(AllArgs),
     /// Lists every difference; exit code 1 if there is one
-    Diff(LadderArgs),
+    Diff(AllArgs),
     /// Says whether `run` would start; exit code 1 if not
     Check(LadderArgs),
 }
@@ -38,6 +38,16 @@ struct LadderArgs {
     /// classic, round, clock, or holds like 1s,5s,1m [default: what is in force, else round]
     #[arg(long, value_name = "LADDER")]
     ladder: Option<Holds>,
+}
+
+/// The same, with what can only be put there.
+#[derive(Args)]
+struct AllArgs {
+    #[command(flatten)]
+    ladder: LadderArgs,
+    /// Puts tasks in force, for good: stop all instances first. A new namespace has them anyway
+    #[arg(long)]
+    tasks: bool,
 }
 
 /// Holds of a ladder as an argument.
@@ -90,7 +100,12 @@ fn failed(error: Error) -> Failure {
 impl Topics {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let (What::Apply(asked) | What::Diff(asked) | What::Check(asked)) = &self.what;
+        let (asked, tasks) = match &self.what {
+            What::Apply(AllArgs { ladder, tasks }) | What::Diff(AllArgs { ladder, tasks }) => {
+                (ladder, *tasks)
+            }
+            What::Check(ladder) => (ladder, false),
+        };
         let request = Request {
             namespace: config.namespace.clone(),
             further_intakes: config.further_intakes().map(str::to_owned).collect(),
@@ -98,13 +113,17 @@ impl Topics {
             holds: asked.ladder.clone().map(|holds| holds.0).or_else(|| configured(&config)),
             lead_max: config.lead(),
             horizon: config.horizon,
+            tasks,
         };
         let connection = global.connection(&config);
         let report = match self.what {
             What::Apply(_) => {
                 applied(&topics::apply(&connection, &request).map_err(failed)?, &request.namespace)
             }
-            What::Diff(_) => differences(&topics::compare(&connection, &request).map_err(failed)?),
+            What::Diff(_) => {
+                let survey = topics::survey(&connection, &request).map_err(failed)?;
+                differences(&survey.findings, survey.tasks)
+            }
             What::Check(_) => match topics::check(&connection, &request) {
                 Ok(in_force) => fit(&in_force),
                 Err(Error::Misconfigured(findings)) => misconfigured(&findings),
@@ -129,7 +148,7 @@ fn exit_if(found: bool) -> Exit {
 }
 
 fn applied(applied: &Applied, namespace: &str) -> Report {
-    let Applied { in_force, changed, created, drained, empty, findings } = applied;
+    let Applied { in_force, tasks, changed, created, drained, empty, findings } = applied;
     let mut text = String::new();
     for topic in created {
         let _ = writeln!(text, "created  {topic}");
@@ -150,13 +169,14 @@ fn applied(applied: &Applied, namespace: &str) -> Report {
     }
     let now = if *changed { "now in force" } else { "in force, as before" };
     let holds = holds_text(&in_force.holds);
-    let _ = writeln!(text, "{now}: {} lanes, ladder {holds}", in_force.lanes);
+    let _ = writeln!(text, "{now}: {} lanes, ladder {holds}{}", in_force.lanes, and_tasks(*tasks));
     text.push_str(&listed(findings));
     let json = json!({
         "namespace": namespace,
         "lanes": in_force.lanes,
         "holds": texts(&in_force.holds),
         "draining": texts(&in_force.draining),
+        "tasks": tasks,
         "drained": texts(drained),
         "changed": changed,
         "created": created,
@@ -165,9 +185,17 @@ fn applied(applied: &Applied, namespace: &str) -> Report {
     Report { text, json, exit: exit_if(findings.iter().any(Finding::refuses)) }
 }
 
-fn differences(findings: &[Finding]) -> Report {
+/// Behind the ladder that is in force.
+fn and_tasks(are_in_force: bool) -> &'static str {
+    if are_in_force { ", tasks" } else { "; no tasks (`topics apply --tasks`)" }
+}
+
+fn differences(findings: &[Finding], tasks: bool) -> Report {
     let text = if findings.is_empty() { "no difference\n".to_owned() } else { listed(findings) };
-    let json = json!({ "findings": findings.iter().map(finding).collect::<Vec<_>>() });
+    let json = json!({
+        "tasks": tasks,
+        "findings": findings.iter().map(finding).collect::<Vec<_>>(),
+    });
     Report { text, json, exit: exit_if(!findings.is_empty()) }
 }
 
@@ -177,7 +205,9 @@ fn fit(in_force: &topics::InForce) -> Report {
         tiers.map(|tier| tier.hold).collect()
     };
     let (open, draining) = (holds(true), holds(false));
-    let mut text = format!("fit: {} lanes, ladder {}\n", in_force.lanes, holds_text(&open));
+    let (lanes, tasks) = (in_force.lanes, in_force.tasks);
+    let mut text =
+        format!("fit: {lanes} lanes, ladder {}{}\n", holds_text(&open), and_tasks(tasks));
     if !draining.is_empty() {
         let _ = writeln!(text, "draining {}", holds_text(&draining));
     }
@@ -187,6 +217,7 @@ fn fit(in_force: &topics::InForce) -> Report {
         "lanes": in_force.lanes,
         "holds": texts(&open),
         "draining": texts(&draining),
+        "tasks": tasks,
         "findings": in_force.notes.iter().map(finding).collect::<Vec<_>>(),
     });
     Report { text, json, exit: Exit::Ok }
@@ -245,6 +276,7 @@ mod tests {
         let (m, h) = (Millis::MINUTE, Millis::HOUR);
         Applied {
             in_force: LadderInForce { lanes: 6, holds: vec![Millis::SECOND], draining: vec![m, h] },
+            tasks: true,
             changed: true,
             created: vec!["ns.intake".to_owned()],
             drained: vec![Millis::DAY],
@@ -260,7 +292,7 @@ mod tests {
                     drained  ns.delay.1d: nothing is pending there; it may be deleted\n\
                     draining ns.delay.1m: still read, no longer written to\n\
                     draining ns.delay.1h: nothing is pending there; `topics apply` takes it off the list when no instance runs\n\
-                    now in force: 6 lanes, ladder 1s\n\
+                    now in force: 6 lanes, ladder 1s, tasks\n\
                     wrong    ns.delay.1m: retention.ms is 1000, want -1\n         kafka-configs.sh ...\n";
         assert_eq!(report.text, want);
         assert_eq!(report.json["findings"][0]["severity"], "wrong");
@@ -273,8 +305,8 @@ mod tests {
         assert_eq!(applied(&an_apply(vec![]), "ns").exit, Exit::Ok);
         assert_eq!(exit(Severity::Note), Exit::Ok, "a note stops nothing");
         assert_eq!(exit(Severity::Wrong), Exit::Negative);
-        assert_eq!(differences(&[]).exit, Exit::Ok);
-        assert_eq!(differences(&[a_finding(Severity::Note)]).exit, Exit::Negative);
+        assert_eq!(differences(&[], true).exit, Exit::Ok);
+        assert_eq!(differences(&[a_finding(Severity::Note)], false).exit, Exit::Negative);
         assert_eq!(misconfigured(&[a_finding(Severity::Missing)]).exit, Exit::Negative);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::callbacks;
 use super::{ASCENDING, ByteSize, Config, IntakeConfig, LadderConfig, MAIN_INTAKE};
 use crate::engine::Millis;
 use crate::engine::allow::Allow;
@@ -93,6 +94,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     for (name, intake) in &config.intakes {
         found.intake(name, intake, config);
     }
+    found.0.extend(callbacks::check(config));
     found.0
 }
 

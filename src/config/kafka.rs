@@ -19,6 +19,8 @@ pub(super) const TABLE: &str = "kafka";
 const FILE: &str = ".file";
 /// Certificates and keys in PEM are the longest values.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// What the file of a secret has to be.
+pub(super) const FILE_WANTED: &str = "a file of text that not everybody may read";
 
 /// Settings of librdkafka, which every client gets. Printing it shows their names only.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl KafkaConfig {
                 }
                 Err(what) => {
                     let value = format!("{:?}, {what}", path.expose());
-                    let want = "a file of text that not everybody may read".to_owned();
+                    let want = FILE_WANTED.to_owned();
                     faults.push(Fault { key: format!("{TABLE}.{name}"), value, want });
                 }
             }
@@ -67,7 +69,7 @@ impl KafkaConfig {
 }
 
 /// What a file holds, without the end of its last line.
-fn read_secret(path: &Path) -> Result<String, String> {
+pub(super) fn read_secret(path: &Path) -> Result<String, String> {
     let failed = |error: std::io::Error| format!("which cannot be read ({error})");
     let about = std::fs::metadata(path).map_err(failed)?;
     if !about.is_file() {

@@ -14,7 +14,7 @@ use figment::value::{Dict, Map, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 use toml::de::{DeTable, DeValue};
 
-use super::{Config, check, kafka, text};
+use super::{Config, callbacks, check, kafka, text};
 
 /// Prefix of every variable of ours.
 const PREFIX: &str = "WATERCLOCK_";
@@ -173,9 +173,13 @@ impl Config {
             .merge(Layer { name: FLAG, data: of_flags(flags) });
 
         let mut config = layers.extract(&figment);
-        let open = file.map(|path| kafka::open_secrets(path, &in_file)).unwrap_or_default();
-        let settings = config.kafka.settle();
-        for fault in check::check(&config).into_iter().chain(open).chain(settings) {
+        let open = file.map(|path| {
+            let of_kafka = kafka::open_secrets(path, &in_file);
+            of_kafka.into_iter().chain(callbacks::open_secrets(path, &in_file)).collect::<Vec<_>>()
+        });
+        let (settings, secrets) = (config.kafka.settle(), callbacks::settle(&mut config.secrets));
+        let of_files = open.into_iter().flatten().chain(settings).chain(secrets);
+        for fault in check::check(&config).into_iter().chain(of_files) {
             let key: Vec<String> = fault.key.split('.').map(str::to_owned).collect();
             layers.note(&figment, &key, fault.value, fault.want);
         }
@@ -370,7 +374,7 @@ fn insert(data: &mut Dict, name: &str, value: String) -> Option<Invalid> {
         });
     }
     let is_list = match key.rsplit('.').next() {
-        Some("allow" | "http-hosts") => true,
+        Some("allow" | "hosts" | "http-hosts" | "networks" | "projects") => true,
         Some("ladder") => value.contains(',') || value.starts_with(|c: char| c.is_ascii_digit()),
         _ => false,
     };

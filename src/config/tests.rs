@@ -1,6 +1,6 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::*;
 
@@ -221,6 +221,12 @@ fn each_wrong_value_is_named_with_its_range() {
         ("longer than allowed",              "[intakes.a]\ndelay = \"500d\"",           ["intakes.a.delay", "500d", "0s to max-delay, 400d"]),
         ("no topic",                         "[intakes.a]\ntarget = \"a b\"",           ["intakes.a.target", "a b", "a topic"]),
         ("own topic",                        "[intakes.a]\ntarget = \"waterclock.dead\"", ["intakes.a.target", "waterclock.dead", "target_forbidden"]),
+        ("no network",                       "[callbacks]\nnetworks = [\"10.1.2.3/8\"]", ["callbacks.networks", "10.1.2.3/8", "10.0.0.0/8, or a longer prefix"]),
+        ("a name for a network",             "[callbacks]\nnetworks = [\"a.example\"]", ["callbacks.networks", "a.example", "a network such as"]),
+        ("a host with a port",               "[callbacks]\nhosts = [\"a.example:80\"]", ["callbacks.hosts", "a.example:80", "no port"]),
+        ("no host at all",                   "[callbacks]\nhosts = []",                 ["callbacks.hosts", "0 hosts", "1 to 1000"]),
+        ("a proxy that looks names up",      "[callbacks]\nproxy = \"http://p:3128\"", ["callbacks.proxy", "http://p:3128", "callbacks.hosts beside it"]),
+        ("a proxy with a password",          "[callbacks]\nproxy = \"http://u:w@p\"",  ["callbacks.proxy", "not shown", "without user information"]),
         ("not allowed",                      "allow = [\"b\"]\n[intakes.a]\ntarget = \"c\"", ["intakes.a.target", "\"c\"", "target_denied"]),
     ];
     for (why, text, [key, got, want]) in cases {
@@ -370,6 +376,72 @@ fn a_secret_comes_from_a_file_or_from_the_environment_and_is_not_printed() {
 }
 
 #[test]
+fn a_secret_of_callbacks_comes_from_a_file_or_the_environment_and_is_not_printed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = secret(&directory, "key", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0o600);
+    let text = format!("[secrets.signs]\nvalue.file = {path:?}\nprojects = [\"shop\", \"b\"]");
+    let variables = [
+        ("WATERCLOCK_SECRETS__TOKEN__VALUE", "t0ken"),
+        ("WATERCLOCK_SECRETS__TOKEN__PROJECTS", "shop,b"),
+        ("WATERCLOCK_SECRETS__OTHER__VALUE__FILE", path.as_str()),
+        ("WATERCLOCK_SECRETS__OTHER__PROJECTS", "shop"),
+        ("WATERCLOCK_CALLBACKS__NETWORKS", "10.0.0.0/8, fd00::/8"),
+    ];
+    let config = load(&text, &variables, Overrides::default()).1.unwrap();
+    assert_eq!(config.callbacks.networks, ["10.0.0.0/8", "fd00::/8"]);
+    let text_of = |name: &str| match &config.secrets[name].value {
+        Some(SecretText::Is(secret)) => secret.expose().to_owned(),
+        other => panic!("{name}: {other:?}"),
+    };
+    let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    assert_eq!(["signs", "token", "other"].map(text_of), [key, "t0ken", key]);
+    let callers = config.callers("w-1").unwrap();
+    let printed = format!("{config:?} {:?}", callers.secrets);
+    assert!(printed.contains("shop") && !printed.contains("t0ken") && !printed.contains("MfKQ"));
+    for (name, mode, want) in [("open", 0o644, "mode 644"), ("empty", 0o600, "empty")] {
+        let path = secret(&directory, name, if name == "empty" { "" } else { "a" }, mode);
+        let text = format!("[secrets.a]\nvalue.file = {path:?}\nprojects = [\"shop\"]");
+        let errors = file(&text).unwrap_err().0;
+        assert_eq!(
+            (errors.len(), errors[0].key.as_str()),
+            (1, "secrets.a.value.file"),
+            "{errors:?}"
+        );
+        assert!(errors[0].value.contains(want), "{errors:?}");
+    }
+}
+
+#[test]
+fn a_secret_of_callbacks_that_is_wrong_is_named_and_not_shown() {
+    let directory = tempfile::tempdir().unwrap();
+    #[rustfmt::skip]
+    let cases = [
+        // why                      the table of the secret a                               key, got, want
+        ("no value",                r#"projects = ["p"]"#,                                  ["secrets.a.value", "nothing", "value.file"]),
+        ("of nobody",               r#"value = "hidden""#,                                  ["secrets.a.projects", "0 projects", "1 to 1000"]),
+        ("of no project",           "value = \"hidden\"\nprojects = [\"A\"]",              ["secrets.a.projects", "\"A\"", "names of projects"]),
+        ("an empty value",          "value = \"\"\nprojects = [\"p\"]",                    ["secrets.a.value", "not shown", "not empty"]),
+        ("a key that is none",      "value = \"whsec_hidden\"\nprojects = [\"p\"]",        ["secrets.a.value", "not shown", "24 to 64 bytes"]),
+        ("a number",                "value = 51\nprojects = [\"p\"]",                      ["secrets.a.value", "not shown", ""]),
+        ("an older token",          "value = \"hidden\"\nprevious = \"x\"\nprojects = [\"p\"]", ["secrets.a.previous", "not shown", "two keys"]),
+        ("another key of a file",   "value.path = \"x\"\nprojects = [\"p\"]",              ["secrets.a.value.path", "no such key", ""]),
+    ];
+    for (why, table, [key, got, want]) in cases {
+        let path = secret(&directory, "wc.toml", &format!("[secrets.a]\n{table}"), 0o600);
+        let loaded = Config::load_from(Some(Path::new(&path)), [], Overrides::default());
+        let errors = loaded.expect_err(why).0;
+        let named: Vec<_> = errors.iter().map(|error| error.key.as_str()).collect();
+        assert!(named.contains(&key), "{why}: {errors:?}");
+        let error = errors.iter().find(|error| error.key == key).unwrap();
+        assert!(error.value.contains(got) && error.want.contains(want), "{why}: {error:?}");
+        assert!(!format!("{errors:?}").contains("hidden"), "{why}: {errors:?}");
+    }
+    let open = file("[secrets.a]\nvalue = \"hidden\"\nprojects = [\"p\"]").unwrap_err().0;
+    assert_eq!((open.len(), open[0].key.as_str(), open[0].line), (1, "secrets.a.value", Some(2)));
+    assert!(open[0].value.contains("everybody may read"), "{open:?}");
+}
+
+#[test]
 fn a_setting_of_kafka_that_is_wrong_is_named_as_it_was_written() {
     let directory = tempfile::tempdir().unwrap();
     let open = secret(&directory, "open", "xyzzy", 0o644);
@@ -430,10 +502,14 @@ fn a_configuration_that_is_read_again_brings_its_allow_lists_and_nothing_else() 
 #[test]
 fn a_reload_names_every_key_that_it_leaves_as_it_was() {
     let now = file("").unwrap();
+    let directory = tempfile::tempdir().unwrap();
+    let path = secret(&directory, "token", "b", 0o600);
+    let secrets = format!("{{ a = {{ value.file = {path:?}, projects = [\"shop\"] }} }}");
     #[rustfmt::skip]
     let keys = [
         ("advertise",            "\"127.0.0.1:8082\""),
         ("brokers",              "\"127.0.0.1:9093\""),
+        ("callbacks",            "{ networks = [\"10.0.0.0/8\"] }"),
         ("commit-interval",      "\"3ms\""),
         ("data-dir",             "\"/srv/other\""),
         ("delivery",             "\"at_least_once\""),
@@ -457,6 +533,7 @@ fn a_reload_names_every_key_that_it_leaves_as_it_was() {
         ("memory",               "\"256MiB\""),
         ("namespace",            "\"other\""),
         ("order",                "\"strict\""),
+        ("secrets",              &secrets),
         ("session-timeout",      "\"7s\""),
         ("settle",               "\"700ms\""),
         ("threads",              "2"),
@@ -565,7 +642,7 @@ struct Field {
 
 /// Reads the documentation of the fields of `name`, whose keys begin with `prefix`.
 fn fields(name: &str, prefix: &str) -> Vec<Field> {
-    let source = include_str!("../config.rs");
+    let source = [include_str!("../config.rs"), include_str!("callbacks.rs")].concat();
     let start = source.find(&format!("pub struct {name} {{")).expect("the struct is there");
     let body = source[start..].split("\n}\n").next().unwrap_or_default();
     let (mut found, mut doc) = (Vec::new(), String::new());
@@ -575,7 +652,7 @@ fn fields(name: &str, prefix: &str) -> Vec<Field> {
         } else if let Some(field) = line.strip_prefix("pub ").filter(|l| l.contains(':')) {
             let (name, kind) = field.split_once(':').unwrap();
             let text = std::mem::take(&mut doc).trim().to_owned();
-            if kind.trim().starts_with("LogConfig") {
+            if ["CallbacksConfig", "LogConfig"].iter().any(|of| kind.trim().starts_with(of)) {
                 continue;
             }
             let (meaning, rest) =
@@ -597,6 +674,8 @@ fn fields(name: &str, prefix: &str) -> Vec<Field> {
 fn all_fields() -> Vec<Field> {
     let mut all = fields("Config", "");
     all.extend(fields("IntakeConfig", "intakes.<name>."));
+    all.extend(fields("CallbacksConfig", "callbacks."));
+    all.extend(fields("SecretConfig", "secrets.<name>."));
     all.extend(fields("LogConfig", "log."));
     all
 }
@@ -611,10 +690,11 @@ fn the_documented_default_is_the_default() {
         let Some(default) = field.default.strip_prefix('`').and_then(|d| d.strip_suffix('`'))
         else {
             let key = field.key.as_str();
-            assert!(
-                ["http-hosts", "intakes", "kafka"].contains(&key) && field.default == "empty",
-                "{key}"
-            );
+            #[rustfmt::skip]
+            let empty = [
+                "http-hosts", "intakes", "kafka", "callbacks.networks", "secrets", "secrets.<name>.projects",
+            ];
+            assert!(empty.contains(&key) && field.default == "empty", "{key}");
             continue;
         };
         let variable = format!("WATERCLOCK_{}", field.key.replace('.', "__").replace('-', "_"));

@@ -34,6 +34,7 @@ mod poison;
 mod positions;
 mod readme;
 mod refused;
+mod registry;
 mod reload;
 mod seats;
 mod secure;

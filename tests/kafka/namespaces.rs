@@ -32,6 +32,8 @@ fn no_topic_of_another_namespace_is_a_target(mode: Mode) {
         names.further_intake("eu"),
         names.tier(Millis(1_000)),
         names.dead(),
+        names.tasks(),
+        names.results(),
     ];
     let ends = |topics: &[String]| -> BTreeMap<String, usize> {
         let end = |topic: &String| (topic.clone(), whole(&other, topic).len());

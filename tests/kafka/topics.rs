@@ -13,10 +13,11 @@ use rdkafka::message::Message as _;
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use rdkafka::{ClientConfig, Offset, TopicPartitionList};
 use waterclock::engine::Millis;
+use waterclock::engine::ladder::Ladder;
 use waterclock::kafka::Connection;
 use waterclock::kafka::meta::{self, LadderInForce, Value};
 use waterclock::kafka::topics::{
-    Error, Names, Request, Severity, apply, check, compare, delete, inspect,
+    Error, Names, Request, Severity, apply, check, compare, create, delete, inspect, wanted,
 };
 
 const S: Millis = Millis::SECOND;
@@ -46,6 +47,7 @@ impl Corner {
                 holds: Some(vec![S, M]),
                 lead_max: Millis(2_000),
                 horizon: Millis(2_000),
+                tasks: false,
             },
         }
     }
@@ -128,12 +130,14 @@ fn apply_makes_what_check_accepts_and_a_second_one_changes_nothing() {
     let refused = check(&corner.connection, &corner.request);
     assert!(matches!(refused, Err(Error::NotApplied { .. })), "{refused:?}");
     let missing = compare(&corner.connection, &corner.request).unwrap();
-    assert_eq!(missing.len(), 7);
+    assert_eq!(missing.len(), 9);
     assert!(missing.iter().all(|finding| finding.severity == Severity::Missing));
 
     let first = apply(&corner.connection, &corner.request).unwrap();
-    assert_eq!(first.created.len(), 7, "two intakes, two tiers, dead, meta, timers: {first:?}");
-    assert!(first.changed);
+    let what = "two intakes, two tiers, dead, meta, timers, tasks, results";
+    assert_eq!(first.created.len(), 9, "{what}: {first:?}");
+    assert!(first.changed && first.tasks, "a new namespace has tasks");
+    assert_eq!(corner.meta().tasks, Some(1));
     assert_eq!(first.findings, []);
     assert_eq!(first.in_force, LadderInForce { lanes: 2, holds: vec![S, M], draining: vec![] });
 
@@ -141,7 +145,7 @@ fn apply_makes_what_check_accepts_and_a_second_one_changes_nothing() {
     let ns = &corner.request.namespace;
     let want = ["intake", "intake.eu", "delay.1s", "delay.1m"].map(|name| format!("{ns}.{name}"));
     assert_eq!(in_force.topics, want);
-    assert_eq!((in_force.lanes, in_force.notes), (2, vec![]));
+    assert_eq!((in_force.lanes, in_force.tasks, in_force.notes), (2, true, vec![]));
 
     let second = apply(&corner.connection, &corner.with(None, None)).unwrap();
     assert_eq!((second.changed, second.created.len(), second.findings.len()), (false, 0, 0));
@@ -226,6 +230,100 @@ fn the_ladder_does_not_change_under_a_live_member() {
     assert_eq!(applied.unwrap().created, [corner.names.tier(H)]);
 }
 
+/// A namespace as programs from before tasks have made it.
+fn of_before(test: &str) -> Corner {
+    let corner = Corner::new(test);
+    let ladder = Ladder::new(&[S, M], &[], Millis(2_000)).unwrap();
+    let specs = wanted(&corner.names, 2, &ladder, &[], 1, false);
+    create(&corner.connection, &specs).unwrap();
+    let began = LadderInForce { lanes: 2, holds: vec![S, M], draining: vec![] };
+    let first = Value::first(began).unwrap();
+    meta::write(&corner.connection, &corner.names.meta(), &first).unwrap();
+    corner
+}
+
+#[test]
+fn a_namespace_of_before_gets_tasks_when_it_is_told_to_and_nobody_is_there() {
+    let corner = of_before("tasks");
+    let of_tasks = [corner.names.tasks(), corner.names.results()];
+    let is_there = || {
+        let found = inspect(&corner.connection, &corner.names).unwrap().topics;
+        of_tasks.iter().any(|topic| found.contains_key(topic))
+    };
+    // A new program changes nothing by itself.
+    let in_force = check(&corner.connection, &corner.request).unwrap();
+    assert!(!in_force.tasks && in_force.specs.iter().all(|spec| !of_tasks.contains(&spec.name)));
+    assert_eq!(compare(&corner.connection, &corner.request).unwrap(), []);
+    let applied = apply(&corner.connection, &corner.request).unwrap();
+    assert_eq!((applied.tasks, applied.changed, applied.created.len()), (false, false, 0));
+    assert!(!is_there());
+
+    let asked = Request { tasks: true, ..corner.request.clone() };
+    let missing = compare(&corner.connection, &asked).unwrap();
+    let missing: Vec<&String> = missing.iter().map(|finding| &finding.topic).collect();
+    assert_eq!(missing, of_tasks.iter().collect::<Vec<_>>(), "`topics diff --tasks` tells them");
+    let member = corner.consumer();
+    member.subscribe(&[&corner.names.intake()]).unwrap();
+    eventually("the member has joined", || {
+        let _ = member.poll(Duration::from_millis(50));
+        member.assignment().unwrap().count() > 0
+    });
+    let refused = apply(&corner.connection, &asked);
+    assert!(matches!(refused, Err(Error::LiveForTasks { members: 1, .. })), "{refused:?}");
+    assert!(!is_there());
+    assert_eq!(corner.meta().tasks, None);
+
+    drop(member);
+    let mut applied = None;
+    eventually("tasks come into force when the member is gone", || {
+        applied = apply(&corner.connection, &asked).ok();
+        applied.is_some()
+    });
+    let applied = applied.unwrap();
+    assert_eq!(applied.created, of_tasks);
+    assert!(applied.tasks && applied.changed);
+    assert_eq!(applied.findings, []);
+    assert_eq!(corner.meta().tasks, Some(1));
+    for request in [&asked, &corner.request] {
+        let again = apply(&corner.connection, request).unwrap();
+        assert_eq!((again.tasks, again.changed, again.created.len()), (true, false, 0));
+    }
+    let in_force = check(&corner.connection, &corner.request).unwrap();
+    assert!(in_force.tasks && in_force.specs.iter().any(|spec| spec.name == of_tasks[0]));
+}
+
+#[test]
+fn tasks_do_not_come_into_force_on_a_topic_that_cannot_hold_them() {
+    let corner = of_before("tasks-misfit");
+    let tasks = corner.names.tasks();
+    let new = NewTopic::new(&tasks, 3, TopicReplication::Fixed(1));
+    block(corner.admin().create_topics([&new], &AdminOptions::new())).unwrap();
+    let asked = Request { tasks: true, ..corner.request.clone() };
+    eventually("the topic is there", || {
+        inspect(&corner.connection, &corner.names).unwrap().topics.contains_key(&tasks)
+    });
+    let refused = apply(&corner.connection, &asked);
+    let Err(Error::Misconfigured(told)) = refused else { panic!("{refused:?}") };
+    assert!(told.iter().all(|finding| finding.topic == tasks), "{told:?}");
+    assert!(told.iter().any(|finding| finding.what == "partitions"), "{told:?}");
+    assert_eq!(corner.meta().tasks, None);
+    assert!(check(&corner.connection, &corner.request).is_ok(), "all goes on without tasks");
+}
+
+/// Without its meta topic a namespace of before looks new, but for what else is there.
+#[test]
+fn a_namespace_of_before_whose_meta_topic_is_gone_gets_no_tasks_by_itself() {
+    let corner = of_before("tasks-meta");
+    delete(&corner.connection, &[corner.names.meta()]).unwrap();
+    eventually("it is gone", || {
+        let found = inspect(&corner.connection, &corner.names).unwrap().topics;
+        !found.contains_key(&corner.names.meta())
+    });
+    let applied = apply(&corner.connection, &corner.request).unwrap();
+    assert_eq!((applied.tasks, applied.created), (false, vec![corner.names.meta()]));
+    assert_eq!(corner.meta().tasks, None);
+}
+
 #[test]
 fn a_tier_that_was_taken_away_is_read_until_nothing_is_pending_in_it() {
     let corner = Corner::new("drain");
@@ -305,7 +403,7 @@ fn three_first_starts_at_once_agree() {
             assert_eq!(applied.findings, [], "round {round}");
             created.extend(&applied.created);
         }
-        assert_eq!(created.len(), 6, "each topic was made once: {created:?}");
+        assert_eq!(created.len(), 8, "each topic was made once: {created:?}");
         assert_eq!(starts.iter().filter(|(applied, _)| applied.changed).count(), 1);
     }
 }

@@ -66,6 +66,7 @@ impl Fixture {
             holds: Some([1_000, 2_000, 5_000].map(Millis).to_vec()),
             lead_max: Millis(2_000),
             horizon: Millis(2_000),
+            tasks: false,
         };
         change(&mut request);
         Self {

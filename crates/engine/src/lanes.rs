@@ -53,6 +53,7 @@ mod reread;
 mod retention;
 mod strict_order;
 mod suspects;
+mod tasks;
 mod upkeep;
 mod writes;
 
@@ -148,6 +149,7 @@ impl LaneEngine {
             Event::Target(name, target) => self.target(now, &name, target),
             Event::TargetOutage(name, away) => self.targets.set_outage(now, &name, away),
             Event::InvalidateTargets(names) => self.targets.invalidate(&names),
+            Event::Registry(registry) => self.registry(now, registry),
             Event::Policies(setup) => {
                 self.setup = setup;
                 self.targets.forget_policies();
@@ -158,7 +160,7 @@ impl LaneEngine {
             Event::TimersLoaded { lane, live, cancel_marks, last } => {
                 self.timers_loaded(now, lane, &live, cancel_marks, last, out);
             }
-            Event::Expired { lane, timers } => self.expired(now, lane, timers),
+            Event::Expired { lane, timers, tasks } => self.expired(now, lane, timers, &tasks),
             Event::Recalled { lane, timers } => self.recalled(now, lane, timers, out),
             Event::Overdue { lane, timers, more } => self.overdue(now, lane, timers, more),
             Event::Left { lane, records } => self.left(lane, &records),
@@ -299,10 +301,11 @@ impl LaneEngine {
 
     /// Lets go of what may go, in one partition.
     fn release_due(&mut self, now: UnixMillis, source: Source, out: &mut Vec<Action>) {
-        let is_intake = usize::from(source.topic.0) < self.setup.topics.intakes.len();
+        let is_intake = self.setup.topics.is_intake(source.topic);
         let is_known = self.partitions.is_known(source.lane);
-        if is_intake && !is_known {
-            // What its commands do depends on what is pending.
+        let is_of_workers = self.setup.topics.results() == Some(source.topic);
+        if (is_intake || is_of_workers) && !is_known {
+            // What commands and results do depends on what is pending.
             return;
         }
         let mut any = false;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::header::Code;
 use super::setup::Setup;
 use super::state::Sealed;
+use super::task::registry::Registry;
 use super::timers::{About, After, CancelMark, Ended, Live, Timer, TimerId, Version};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
@@ -71,6 +72,8 @@ pub enum Event {
         lane: Lane,
         /// Which timers.
         timers: Vec<TimerId>,
+        /// Those of them that are tasks, and how many attempts each has had.
+        tasks: Vec<(TimerId, u32)>,
     },
     /// The answer to [`Action::Recall`]: what became of each of the timers by all that was committed when that action was given,
     /// if it ended and is not forgotten.
@@ -115,6 +118,8 @@ pub enum Event {
     PartlyAcknowledged(Vec<(BatchId, usize)>),
     /// A batch is done: every record of it acknowledged, and in `exactly_once` its transaction committed.
     Committed(BatchId),
+    /// Projects and services have changed, or were heard of for the first time.
+    Registry(Arc<Registry>),
     /// The same setup with other allow-lists. From now on they hold for records that come in, and for records that
     /// fire.
     Policies(Arc<Setup>),
@@ -315,6 +320,8 @@ pub enum Outcome {
     Absent,
     /// It is a dead letter.
     Refused(Code),
+    /// A task that a worker holds is to be cancelled: the cancel went after it. The index knows what it comes to.
+    Underway,
 }
 
 /// The position of one partition.
@@ -363,12 +370,14 @@ pub enum Destination {
     Dead,
     /// `<ns>.timers`.
     Timers,
+    /// `<ns>.tasks`: a turn of a task, or the cancel of one.
+    Tasks,
 }
 
 /// How the headers of a record change on its way out.
 #[derive(Debug)]
 pub enum HeaderRewrite {
-    /// A hop or a move: the state is replaced, everything else stays.
+    /// A hop, a move or a dispatch: the state is replaced, everything else stays, but for what a worker said of a task.
     State(Sealed),
     /// A delivery: the control headers go; with a trace, what it tells is added.
     Deliver {
@@ -383,8 +392,8 @@ pub enum HeaderRewrite {
     Dead(Box<DeadLetter>),
     /// A change of a timer goes out instead of the record.
     Timer(Box<TimerChange>),
-    /// None: the record goes out as it is.
-    Whole,
+    /// This goes out instead of the record, with its own headers.
+    Instead(Box<Record>),
 }
 
 /// A record of `<ns>.timers`, and why it is written.
@@ -419,6 +428,10 @@ pub enum ChangeReason {
     Forgotten,
     /// It was overdue, and its record was gone.
     Lost,
+    /// Of a task: it was dispatched.
+    Dispatched,
+    /// Of a task: what a worker said of a turn was taken in.
+    Reported,
 }
 
 /// What `x-delay-trace: 1` adds at delivery.
@@ -471,6 +484,7 @@ impl Produce {
     pub fn body(&self) -> &Record {
         match &self.rewrite {
             HeaderRewrite::Timer(timer) => &timer.record,
+            HeaderRewrite::Instead(record) => record,
             _ => &self.record,
         }
     }
@@ -480,15 +494,16 @@ impl Produce {
         match &self.rewrite {
             HeaderRewrite::State(sealed) => {
                 for (name, value) in self.record.headers() {
-                    if name != header::STATE.as_bytes() {
+                    // What a worker said of an earlier turn is done with.
+                    if ![header::STATE.as_bytes(), header::RESULT.as_bytes()].contains(&name) {
                         each(name, value);
                     }
                 }
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }
             HeaderRewrite::Timer(_) => {}
-            HeaderRewrite::Whole => {
-                self.record.headers().for_each(|(name, value)| each(name, value))
+            HeaderRewrite::Instead(record) => {
+                record.headers().for_each(|(name, value)| each(name, value));
             }
             HeaderRewrite::Deliver { trace, .. } => {
                 for (name, value) in self.record.headers() {

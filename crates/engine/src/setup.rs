@@ -43,7 +43,8 @@ impl Intake {
     }
 }
 
-/// Every topic that belongs to lanes, by [`TopicId`]: intakes first, then tiers, shortest hold first.
+/// Every topic that belongs to lanes, by [`TopicId`]: intakes first, then tiers, shortest hold first, then `<ns>.results` where
+/// tasks are in force.
 #[derive(Clone, Debug)]
 pub struct Topics {
     /// The namespace, which is the prefix of every name.
@@ -54,6 +55,7 @@ pub struct Topics {
     pub ladder: Ladder,
     names: Vec<Arc<str>>,
     marks: Vec<TopicMark>,
+    has_tasks: bool,
 }
 
 impl Topics {
@@ -68,7 +70,31 @@ impl Topics {
             .map(Arc::from)
             .collect();
         let marks = names.iter().map(|name| TopicMark::of(name)).collect();
-        Self { namespace: namespace.into(), intakes, ladder, names, marks }
+        let namespace = namespace.into();
+        Self { namespace, intakes, ladder, names, marks, has_tasks: false }
+    }
+
+    /// The same where tasks are in force: lanes read the results of workers, too.
+    #[must_use]
+    pub fn with_tasks(mut self) -> Self {
+        if !self.has_tasks {
+            self.has_tasks = true;
+            self.names.push(Self::results_topic(&self.namespace).into());
+            self.marks.push(TopicMark::of(&Self::results_topic(&self.namespace)));
+        }
+        self
+    }
+
+    /// `<ns>.results`, where tasks are in force.
+    #[must_use]
+    pub fn results(&self) -> Option<TopicId> {
+        self.has_tasks.then(|| self.of_tier(self.ladder.tiers().len()))
+    }
+
+    /// `<ns>.tasks`.
+    #[must_use]
+    pub fn tasks(&self) -> Arc<str> {
+        Self::tasks_topic(&self.namespace).into()
     }
 
     /// The topic of an intake; `name` is empty for the main one.
@@ -140,10 +166,17 @@ impl Topics {
         TopicId((self.intakes.len() + tier) as u16)
     }
 
-    /// Which tier a topic is; `None` for an intake.
+    /// Which tier a topic is; `None` for an intake, and for the results of workers.
     #[must_use]
     pub fn tier_of(&self, topic: TopicId) -> Option<usize> {
-        usize::from(topic.0).checked_sub(self.intakes.len())
+        let tier = usize::from(topic.0).checked_sub(self.intakes.len())?;
+        (tier < self.ladder.tiers().len()).then_some(tier)
+    }
+
+    /// Whether a topic is an intake.
+    #[must_use]
+    pub fn is_intake(&self, topic: TopicId) -> bool {
+        usize::from(topic.0) < self.intakes.len()
     }
 }
 

@@ -17,6 +17,7 @@
 
 mod about;
 mod code;
+pub mod progress;
 mod query;
 mod remembered;
 
@@ -34,6 +35,7 @@ use super::{Offset, UnixMillis};
 pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{TimerFields, value};
+pub use progress::{Attempt, HeldBy, Progress};
 pub use query::{
     After, CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
     TimerName,
@@ -349,6 +351,8 @@ pub struct Timer {
     pub key_cut: bool,
     /// Why it is a dead letter.
     pub code: Option<Code>,
+    /// How far it is; only of a task.
+    pub task: Option<Progress>,
 }
 
 impl Timer {
@@ -361,7 +365,7 @@ impl Timer {
     /// What the engine is told of it, if it is pending.
     #[must_use]
     pub fn live(&self) -> Option<Live> {
-        let Self { timer_id, version, supersedes, due, .. } = *self;
+        let Self { timer_id, version, supersedes, due, task, .. } = *self;
         let label = self.label.as_deref().map(Arc::from);
         let target = Arc::clone(&self.target);
         (!self.state.is_final()).then_some(Live {
@@ -371,6 +375,7 @@ impl Timer {
             due,
             target,
             label,
+            task,
         })
     }
 
@@ -423,6 +428,8 @@ pub struct Live {
     pub target: Arc<str>,
     /// The value of `x-delay-label`.
     pub label: Option<Arc<str>>,
+    /// How far it is; only of a task.
+    pub task: Option<Progress>,
 }
 
 /// A bound: a version is before it if it is before one of these two. Of one log the latest version stands for all, and so it

@@ -18,10 +18,14 @@ use super::header::{self, Code, Directive, Refusal, TimerAction, When};
 use super::messages::{Left, Target, Trace};
 use super::murmur2;
 use super::setup::{Intake, Setup, Topics};
+use super::state::TaskState;
 use super::state::{Kind, Sealed, State, SubmissionOrder};
 use super::targets::Targets;
-use super::timers::{Replaced, TimerFields, TimerId, TimerState, Version, value};
+use super::timers::{Progress, Replaced, TimerFields, TimerId, TimerState, Version, value};
+use super::work::Scope;
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
+
+pub(super) mod tasks;
 
 /// A pending record, with all that is known of it.
 #[derive(Debug)]
@@ -48,6 +52,27 @@ pub(super) struct PendingRecord {
     pub(super) decided: bool,
     /// Deferred by an outage of its target: it waits longer than until it is due.
     pub(super) deferred: bool,
+    /// Of a task.
+    pub(super) task: Option<Box<TaskPart>>,
+}
+
+/// What is known of a record of a task beside what is known of every record. Its [`due`](PendingRecord::due) says when it is to be
+/// acted on next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TaskPart {
+    /// The turn that brought the record here; 0: it was never dispatched.
+    pub(super) turn: u32,
+    /// When it is or was due first.
+    pub(super) trigger: UnixMillis,
+    /// What stands for its body.
+    pub(super) digest: [u8; 16],
+    pub(super) project: Arc<str>,
+    /// Whose limits its calls are under; `None`: it goes to a topic.
+    pub(super) scope: Option<Scope>,
+    /// The partition of that topic.
+    pub(super) partition: Option<i32>,
+    /// How far it is, of one that goes to a topic now.
+    pub(super) progress: Progress,
 }
 
 /// How a record came to be let go here, and what it asks for.
@@ -88,6 +113,11 @@ impl PendingRecord {
     /// Its version of its timer.
     pub(super) fn version(&self) -> Version {
         Version { first_appended: self.first_appended, offset: self.order.offset }
+    }
+
+    /// The turn of a task that brought it here.
+    pub(super) fn turn(&self) -> Option<u32> {
+        self.task.as_ref().map(|task| task.turn)
     }
 }
 
@@ -243,6 +273,7 @@ fn from_headers(
         origin,
         decided: false,
         deferred: false,
+        task: None,
     };
     // With no record key the id stands for the key; with neither, a record's lane is where it is.
     let identity = record.key().or(directive.id);
@@ -307,6 +338,10 @@ pub fn left(
 ) -> Option<Left> {
     let is_id = |(name, _): &(&[u8], Option<&[u8]>)| *name == header::ID.as_bytes();
     let id = record.headers().find(is_id).and_then(|(_, id)| id)?;
+    if tasks::is_of_task(record) {
+        let (timer_id, version) = tasks::left(setup, (source, offset), appended, record)?;
+        return Some(Left { source, offset, timer_id, version });
+    }
     let timer_id = TimerId::new(record.key(), id);
     let of = || -> Result<Option<Version>, Refusal> {
         let directive = header::read(record.headers())?;
@@ -343,7 +378,7 @@ pub(super) fn never_pending<'a>(
     record: &'a Record,
 ) -> Option<(TimerId, impl FnOnce(Code) -> Record + use<'a>)> {
     if record.is_cut().is_some_and(|cut| cut.without_key || cut.without_headers)
-        || setup.topics.tier_of(source.topic).is_some()
+        || !setup.topics.is_intake(source.topic)
     {
         return None;
     }
@@ -377,6 +412,7 @@ pub(super) fn never_pending<'a>(
             id,
             key,
             code: Some(code),
+            task: None,
         };
         timer_record(timer_id, &fields)
     };
@@ -505,6 +541,11 @@ pub(super) fn allowed(
 pub(super) fn seal(setup: &Setup, entry: &PendingRecord, kind: Kind) -> Result<Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
     let bound = directive.bound(entry.record.key());
+    if let Some(task) = &entry.task {
+        let TaskPart { turn, trigger, digest, .. } = **task;
+        let task = TaskState { turn, trigger, digest, ..TaskState::default() };
+        return Ok(tasks::seal(setup, entry, kind, bound, task));
+    }
     let policy = entry.intake.and_then(|intake| setup.topics.intakes.get(usize::from(intake)));
     let (intake, name, target) = match policy {
         Some(policy) => {
@@ -544,6 +585,7 @@ pub(super) fn came_by(setup: &Setup, topic: TopicId, record: &Record) -> Arc<str
     let sealed = record.headers().any(|header| is_state(&header)).then(open);
     match (sealed, topics.tier_of(topic)) {
         // Copied from another intake: it came by this one.
+        (Some(Some(State { task: Some(_), .. })), _) => Arc::clone(topics.name(TopicId(0))),
         (Some(Some(state)), None) if state.kind == Kind::Move => Arc::clone(topics.name(topic)),
         (Some(Some(state)), _) => {
             match (topics.intakes.iter().position(|i| i.tag == state.intake), state.name) {
@@ -622,7 +664,8 @@ pub(super) fn deliver(
         };
         return Err(refusal(Code::Expired, detail));
     }
-    if let Some(asked) = directive.partition
+    let asked = entry.task.as_ref().map_or(directive.partition, |task| task.partition);
+    if let Some(asked) = asked
         && asked >= partitions
     {
         let detail =
@@ -654,9 +697,17 @@ pub(super) fn deliver(
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
         return Err(refusal(Code::TooLarge, detail));
     }
-    let stage = StateChange { supersedes, ..StateChange::new(TimerState::Delivered, now) };
+    // To deliver it is the last attempt of a task that goes to a topic.
+    let task = entry.task.as_ref().map(|task| Progress {
+        turn: task.progress.turn.saturating_add(1),
+        attempts: task.progress.attempts.saturating_add(1),
+        begun: true,
+        next_at: entry.due,
+        ..task.progress
+    });
+    let stage = StateChange { supersedes, task, ..StateChange::new(TimerState::Delivered, now) };
     let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-    Ok(Delivery { partition: directive.partition, trace, timer })
+    Ok(Delivery { partition: asked, trace, timer })
 }
 
 /// How a record is delivered.
@@ -675,11 +726,13 @@ pub(super) struct StateChange {
     pub(super) since: UnixMillis,
     pub(super) supersedes: Option<Replaced>,
     pub(super) code: Option<Code>,
+    /// Of a task: how far it is.
+    pub(super) task: Option<Progress>,
 }
 
 impl StateChange {
     pub(super) fn new(state: TimerState, since: UnixMillis) -> Self {
-        Self { state, since, supersedes: None, code: None }
+        Self { state, since, supersedes: None, code: None, task: None }
     }
 }
 
@@ -689,17 +742,22 @@ pub(super) fn timer_change(
     directive: &Directive<'_>,
     stage: StateChange,
 ) -> Option<Record> {
+    let task = entry.task.as_ref();
     let fields = TimerFields {
         state: stage.state,
         version: entry.version(),
         supersedes: stage.supersedes,
-        due: entry.due,
+        due: task.map_or(entry.due, |task| task.trigger),
         since: stage.since,
         target: &entry.target,
-        label: directive.label,
+        label: task.map_or(directive.label, |task| Some(task.project.as_bytes())),
         id: directive.id?,
         key: entry.record.key(),
         code: stage.code,
+        task: task.map(|task| {
+            let turn = task.turn;
+            stage.task.unwrap_or(Progress { turn, next_at: entry.due, ..Progress::default() })
+        }),
     };
     Some(timer_record(entry.timer_id?, &fields))
 }

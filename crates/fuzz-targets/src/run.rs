@@ -127,7 +127,9 @@ impl World {
                 self.tell(Event::Overdue { lane, timers: Vec::new(), more: None });
             }
             Action::Inventory { .. } => unreachable!("nothing is gone"),
-            Action::ListExpired(lane) => self.tell(Event::Expired { lane, timers: Vec::new() }),
+            Action::ListExpired(lane) => {
+                self.tell(Event::Expired { lane, timers: Vec::new(), tasks: Vec::new() })
+            }
             Action::Recall { lane, timers } => {
                 let timers = timers.into_iter().map(|name| (name, None)).collect();
                 self.tell(Event::Recalled { lane, timers });

@@ -53,6 +53,8 @@ pub struct Wish {
     pub allow_of: AllowOf,
     /// Where two instances answer that have said lists which differ, if there are any.
     pub allow_differs: Option<[String; 2]>,
+    /// Where instances answer that do not say that they know tasks.
+    pub without_tasks: Vec<String>,
     /// `run` refuses to start, since nobody said which topics are meant.
     pub is_ajar: bool,
     /// How long all instances may be away without the loss of their positions.
@@ -231,6 +233,8 @@ pub struct Facts {
     pub rights: BTreeMap<String, Result<Rights, String>>,
     /// The group; or why it is not known.
     pub group: Result<Group, String>,
+    /// The group of the workers; or why it is not known. `None`: tasks are not in force.
+    pub workers: Option<Result<Group, String>>,
     /// What the group has committed in its lane topics; `None` where it has not.
     pub committed: Result<BTreeMap<(String, i32), Option<Position>>, String>,
     /// Clocks, by broker; empty when read only.
@@ -336,6 +340,7 @@ pub fn findings(wish: &Wish, facts: &Facts, now: UnixMillis) -> Vec<Finding> {
         cluster::timing(wish, facts, &mut list);
         rights::rights(wish, facts, &mut list);
         lanes::transactions(wish, facts, now, &mut list);
+        lanes::without_tasks(wish, facts, &mut list);
         lanes::group(wish, facts, &mut list);
         lanes::positions(wish, facts, &mut list);
     }

@@ -37,7 +37,7 @@ pub use member::{
     Calls, ClusterView, Delivery, Ended, LaneThreads, Settings, TakeOverError, WorkerParts,
     WorkerPlan, WorkerThread, WorkerView, Written,
 };
-pub use meta::{Member, Members, Roster};
+pub use meta::{Member, Members, PutError, Registrar, RegistryFeed, Roster};
 pub use rdkafka::error::KafkaError;
 /// A record that a consumer of rdkafka gives.
 pub use rdkafka::message::BorrowedMessage;

@@ -1,9 +1,12 @@
 //! `<ns>.meta`: what is in force for a namespace, and what its members say of themselves.
 
+mod durable;
 mod follow;
 mod live;
 mod log;
 mod members;
+mod registrar;
+mod registry;
 mod roster;
 mod writer;
 
@@ -13,6 +16,8 @@ pub use log::{
     read, write,
 };
 pub use members::Members;
+pub use registrar::{PutError, Registrar};
+pub use registry::RegistryFeed;
 pub use roster::{Member, Roster, SharedRoster};
 pub use writer::MetaWriter;
 pub(crate) use writer::Written;

@@ -7,6 +7,8 @@
 //! 2. The ladder in force changes only while the group has no member. A tier that is taken away stays *draining* (read,
 //!    not written to) until nothing is pending in it.
 //! 3. The number of lanes of a namespace never changes.
+//! 4. Tasks come into force once, as a changed ladder does: while the group has no member. Until then their two topics are
+//!    neither made nor looked at. A namespace that is new has tasks from its start.
 //!
 //! All calls block, for a bounded time each: call them before the start, or on a thread of their own.
 
@@ -24,8 +26,8 @@ use serde::Deserialize;
 use crate::client::NoAnswer;
 use crate::client::errors::{self, ErrorKind};
 use crate::meta;
-use waterclock_engine::Millis;
 use waterclock_engine::ladder::{Ladder, LadderError};
+use waterclock_engine::{Millis, Topics};
 
 pub(crate) use admin::{block, inspect_with};
 pub use admin::{create, delete, delete_group, inspect, live_members};
@@ -98,6 +100,24 @@ impl Names {
         self.of(Kind::Meta)
     }
 
+    /// What lanes have given to workers.
+    #[must_use]
+    pub fn tasks(&self) -> String {
+        Topics::tasks_topic(&self.namespace)
+    }
+
+    /// What workers say of it.
+    #[must_use]
+    pub fn results(&self) -> String {
+        Topics::results_topic(&self.namespace)
+    }
+
+    /// The group of the workers.
+    #[must_use]
+    pub fn workers_group(&self) -> String {
+        format!("{}-workers", self.namespace)
+    }
+
     fn of(&self, kind: Kind) -> String {
         format!("{}.{}", self.namespace, template(kind).name)
     }
@@ -129,6 +149,18 @@ pub enum Kind {
     Meta,
     /// The changelog of tracked timers.
     Timers,
+    /// What lanes have given to workers.
+    Tasks,
+    /// What workers say of it.
+    Results,
+}
+
+impl Kind {
+    /// Whether it is there for tasks alone.
+    #[must_use]
+    pub fn is_of_tasks(self) -> bool {
+        matches!(self, Self::Tasks | Self::Results)
+    }
 }
 
 /// One of the files in `topics/`.
@@ -149,15 +181,17 @@ enum Partitions {
 }
 
 fn template(kind: Kind) -> &'static Template {
-    static FILES: LazyLock<[Template; 5]> = LazyLock::new(|| {
+    static FILES: LazyLock<[Template; 7]> = LazyLock::new(|| {
         [
             include_str!("../../../topics/intake.toml"),
             include_str!("../../../topics/delay.toml"),
             include_str!("../../../topics/dead.toml"),
             include_str!("../../../topics/meta.toml"),
             include_str!("../../../topics/timers.toml"),
+            include_str!("../../../topics/tasks.toml"),
+            include_str!("../../../topics/results.toml"),
         ]
-        // Part of the program, not input; a test reads all five.
+        // Part of the program, not input; a test reads all of them.
         .map(|text| {
             toml::from_str(text).unwrap_or_else(|error| panic!("a file in topics/: {error}"))
         })
@@ -182,7 +216,8 @@ pub struct TopicSpec {
     pub advice: BTreeMap<String, String>,
 }
 
-/// Every topic that this namespace needs: intakes, tiers (those being drained, too), dead letters, meta, timers.
+/// Every topic that this namespace needs: intakes, tiers (those being drained, too), dead letters, meta, timers; and with
+/// tasks their two.
 #[must_use]
 pub fn wanted(
     names: &Names,
@@ -190,6 +225,7 @@ pub fn wanted(
     ladder: &Ladder,
     further_intakes: &[String],
     brokers: usize,
+    with_tasks: bool,
 ) -> Vec<TopicSpec> {
     let replication = brokers.clamp(1, REPLICATION_MAX);
     let spec = |name: String, kind: Kind| {
@@ -214,6 +250,10 @@ pub fn wanted(
     specs.push(spec(names.dead(), Kind::Dead));
     specs.push(spec(names.meta(), Kind::Meta));
     specs.push(spec(names.timers(), Kind::Timers));
+    if with_tasks {
+        specs.push(spec(names.tasks(), Kind::Tasks));
+        specs.push(spec(names.results(), Kind::Results));
+    }
     specs
 }
 
@@ -305,6 +345,17 @@ pub enum Error {
         members: usize,
         /// The holds that were asked.
         requested: String,
+    },
+    /// Members of before know nothing of tasks, and the others would go on without. Stop them first.
+    #[error(
+        "tasks cannot come into force in namespace {namespace} while its group has live members ({members}); stop all \
+         instances, then run `waterclock topics apply --tasks` again"
+    )]
+    LiveForTasks {
+        /// The namespace, which is the group's name.
+        namespace: String,
+        /// How many members the group has.
+        members: usize,
     },
     /// The holds are no ladder, or do not go with the horizon.
     #[error("the ladder does not hold")]

@@ -98,6 +98,9 @@ const LOADING: &str = "waterclock_lanes_loading";
 const LOADING_LEFT: &str = "waterclock_lanes_loading_left";
 const INDEX_DISK: &str = "waterclock_index_disk_bytes";
 
+const CALLS: &str = "waterclock_calls_total";
+const CALLS_OPEN: &str = "waterclock_calls_open";
+pub(super) const CALL: &str = "waterclock_call_seconds";
 const SUSPECTS: &str = "waterclock_suspects";
 const HALVED: &str = "waterclock_suspects_halved_total";
 
@@ -105,14 +108,13 @@ pub(super) const TASKS_READ: &str = "waterclock_worker_tasks_read_total";
 pub(super) const RESULTS: &str = "waterclock_worker_results_total";
 pub(super) const IN_DOUBT: &str = "waterclock_worker_in_doubt_total";
 pub(super) const BATCHES: &str = "waterclock_worker_batches_total";
-pub(super) const CALLS: &str = "waterclock_worker_calls_open";
 pub(super) const TASKS_WAITING: &str = "waterclock_worker_tasks_waiting";
 pub(super) const WORKER_PAUSED: &str = "waterclock_worker_paused_partitions";
 pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 63] = [
+pub const ALL: [Metric; 65] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -172,10 +174,12 @@ pub const ALL: [Metric; 63] = [
     Metric { name: RESULTS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Results that are committed, by what they say of a turn" },
     Metric { name: IN_DOUBT, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Those of them that say of a turn that an earlier owner of its partition may have called it" },
     Metric { name: BATCHES, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Batches of results and positions that are committed; the results divided by this are the size of a batch" },
-    Metric { name: CALLS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Calls that are open" },
     Metric { name: TASKS_WAITING, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Tasks that were read, and whose calls have not begun" },
     Metric { name: WORKER_PAUSED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Partitions of tasks that are not fetched: memory is full, or what a commit can say" },
     Metric { name: WORKER_MEMORY, kind: Kind::Gauge, unit: Unit::Bytes, label: "", help: "Bytes of tasks in memory" },
+    Metric { name: CALLS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Calls of tasks that ended here, by what they came to; `cut`: stopped, since partitions moved or the process stopped" },
+    Metric { name: CALLS_OPEN, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Calls of tasks that are open" },
+    Metric { name: CALL, kind: Kind::Histogram, unit: Unit::Seconds, label: "outcome", help: "How long a call of a task took, with the look-up of the name and the answer's body" },
 ];
 
 /// Tells the recorder what each metric is, and makes those without labels appear as zero.
@@ -198,6 +202,9 @@ pub fn describe() {
     }
     for reason in ["busy", "host", "page", "media_type", "slow", "peer"] {
         counter!(API_REFUSED, "reason" => reason).increment(0);
+    }
+    for outcome in ["finished", "not_yet", "gone", "failed", CUT] {
+        counter!(CALLS, "outcome" => outcome).increment(0);
     }
 }
 
@@ -308,8 +315,8 @@ pub struct LaneFigures {
 }
 
 /// The values of the label `outcome`.
-const OUTCOMES: [&str; 7] =
-    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused"];
+const OUTCOMES: [&str; 8] =
+    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused", "underway"];
 
 fn outcome(outcome: Outcome) -> usize {
     match outcome {
@@ -320,6 +327,7 @@ fn outcome(outcome: Outcome) -> usize {
         Outcome::Created => 4,
         Outcome::Absent => 5,
         Outcome::Refused(_) => 6,
+        Outcome::Underway => 7,
     }
 }
 
@@ -413,6 +421,25 @@ pub fn api_requests(count: usize) {
 /// A request to the API was refused, whatever it was about.
 pub fn api_refused(reason: &'static str) {
     counter!(API_REFUSED, "reason" => reason).increment(1);
+}
+
+/// The outcome of a call that was stopped.
+const CUT: &str = "cut";
+
+/// Calls of tasks that are open.
+pub fn calls_open(count: usize) {
+    gauge!(CALLS_OPEN).set(count as f64);
+}
+
+/// A call of a task ended, and took so long. `outcome`: one of those of tasks.
+pub fn call_ended(outcome: &'static str, took: Duration) {
+    counter!(CALLS, "outcome" => outcome).increment(1);
+    histogram!(CALL, "outcome" => outcome).record(took.as_secs_f64());
+}
+
+/// A call of a task was stopped before it ended.
+pub fn call_cut() {
+    counter!(CALLS, "outcome" => CUT).increment(1);
 }
 
 /// How far a broker's clock is ahead of the slowest one, at most.

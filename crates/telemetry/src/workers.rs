@@ -9,8 +9,8 @@ use waterclock_engine::member::Renewed;
 use waterclock_engine::task::result::Outcome;
 
 use super::names::{
-    BATCHES, CALLS, COMMIT, DEAD_LETTERS, IN_DOUBT, LOST, Level, PRODUCERS_RENEWED, RESULTS,
-    TASKS_READ, TASKS_WAITING, WORKER_MEMORY, WORKER_PAUSED, reason_of,
+    BATCHES, COMMIT, DEAD_LETTERS, IN_DOUBT, LOST, Level, PRODUCERS_RENEWED, RESULTS, TASKS_READ,
+    TASKS_WAITING, WORKER_MEMORY, WORKER_PAUSED, reason_of,
 };
 
 /// What a worker counts, with every handle looked up beforehand.
@@ -94,8 +94,6 @@ fn count<T: PartialEq>(counters: &[Counter], all: &[T], of: T) {
 
 /// What a worker holds now.
 pub struct WorkerLevels {
-    /// Calls that are open.
-    pub open: Level,
     /// Tasks whose calls have not begun.
     pub waiting: Level,
     /// Partitions paused.
@@ -108,7 +106,6 @@ impl Default for WorkerLevels {
     /// Looks the handles up.
     fn default() -> Self {
         Self {
-            open: Level::new(gauge!(CALLS)),
             waiting: Level::new(gauge!(TASKS_WAITING)),
             paused: Level::new(gauge!(WORKER_PAUSED)),
             memory_bytes: Level::new(gauge!(WORKER_MEMORY)),

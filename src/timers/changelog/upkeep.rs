@@ -138,7 +138,8 @@ impl IndexThread {
                         following.tell_ended(*lane, unknown.collect());
                     }
                     if following.expired.take().is_some() {
-                        let event = Event::Expired { lane: *lane, timers: Vec::new() };
+                        let event =
+                            Event::Expired { lane: *lane, timers: Vec::new(), tasks: Vec::new() };
                         let answer = AssignmentEvent { assignment: following.assignment, event };
                         let _ = following.to.send(answer);
                     }

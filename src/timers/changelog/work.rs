@@ -146,7 +146,7 @@ impl IndexThread {
                     (Some(following), Some(mark)) => following.expired = Some((mark, before)),
                     // Without an index nobody knows; they are forgotten in a run that has one.
                     _ => {
-                        let event = Event::Expired { lane, timers: Vec::new() };
+                        let event = Event::Expired { lane, timers: Vec::new(), tasks: Vec::new() };
                         let _ = to.send(AssignmentEvent { assignment, event });
                     }
                 }
@@ -352,7 +352,7 @@ impl IndexThread {
             let next = following.next;
             if let Some((_, before)) = following.expired.take_if(|(mark, _)| next >= *mark) {
                 let timers = index.ended(*lane, before, FORGET_MAX)?;
-                let event = Event::Expired { lane: *lane, timers };
+                let event = Event::Expired { lane: *lane, timers, tasks: Vec::new() };
                 let _ =
                     following.to.send(AssignmentEvent { assignment: following.assignment, event });
             }

@@ -13,7 +13,7 @@ const UNFIT: &str = "waterclock_topics_unfit";
 fn set(fixture: &Fixture, topic: &str, name: &str, value: &str) {
     let holds = fixture.request.holds.clone().expect("holds");
     let ladder = Ladder::new(&holds, &[], Millis(2_000)).expect("a ladder");
-    let specs = wanted(&fixture.names, fixture.lanes(), &ladder, &[], 1);
+    let specs = wanted(&fixture.names, fixture.lanes(), &ladder, &[], 1, true);
     let spec = specs.into_iter().find(|spec| spec.name == topic).expect("a topic of ours");
     let mut settings = spec.must;
     settings.extend(spec.advice);

@@ -320,7 +320,7 @@ impl World {
             .map(|timer| timer.timer_id)
             .take(ENDED_MAX)
             .collect();
-        self.step(slot, Event::Expired { lane: Lane(lane as u16), timers });
+        self.step(slot, Event::Expired { lane: Lane(lane as u16), timers, tasks: Vec::new() });
     }
 
     fn tell_recalled(&mut self, slot: usize, lane: i32, timers: Vec<TimerId>) {

@@ -394,7 +394,7 @@ impl Facts<'_> {
     }
 
     /// Whether one more timer may be remembered.
-    fn room(&self) -> Result<(), Refusal> {
+    pub(super) fn room(&self) -> Result<(), Refusal> {
         self.room_for(self.setup.limits.tracked_max)
     }
 

@@ -27,7 +27,7 @@ use super::{Lane, LaneEngine, Millis, Offset, Record, Source, TopicId, UnixMilli
 
 impl LaneEngine {
     /// All that is known when a record is decided about.
-    fn facts(&self) -> Facts<'_> {
+    pub(super) fn facts(&self) -> Facts<'_> {
         let Self { setup, timers, poison, targets, partitions, .. } = self;
         Facts { setup, timers, poison, targets, partitions }
     }
@@ -47,6 +47,9 @@ impl LaneEngine {
         let setup = Arc::clone(&self.setup);
         let Held { offset, appended, record } = held;
         let at = (source, offset);
+        if self.is_of_task(source, &record) {
+            return self.accept_task(now, at, appended, record, out);
+        }
         match verdict::accept(&setup, &self.targets, at, appended, record) {
             Verdict::Cancel(entry) | Verdict::Wait(entry) => {
                 let entry = self.with_version(entry);
@@ -64,7 +67,7 @@ impl LaneEngine {
 
     /// Versions that come by a recreated intake are compared by their times: what is remembered may be of the log that was
     /// there before.
-    fn with_version(&self, mut entry: Box<PendingRecord>) -> Box<PendingRecord> {
+    pub(super) fn with_version(&self, mut entry: Box<PendingRecord>) -> Box<PendingRecord> {
         if self.timers.is_recreated() && entry.source.topic == TopicId(0) {
             let mark = self.setup.topics.mark(entry.source.topic);
             entry.order.offset = Version::not_in_log_order(entry.version().offset_in_log(), mark);
@@ -79,6 +82,9 @@ impl LaneEngine {
         mut entry: Box<PendingRecord>,
         out: &mut Vec<Action>,
     ) {
+        if entry.task.is_some() || self.is_of_task(entry.source, &entry.record) {
+            return self.admit_task(now, entry, out);
+        }
         let Some(past) = (match self.facts().history(now, &entry) {
             History::Known(past) => Some(past),
             History::Unknown => None,
@@ -392,7 +398,7 @@ impl LaneEngine {
         self.writes.reply_with(answer);
     }
 
-    fn write_cancel_mark(&mut self, lane: Lane, mark: CancelMark, reason: ChangeReason) {
+    pub(super) fn write_cancel_mark(&mut self, lane: Lane, mark: CancelMark, reason: ChangeReason) {
         self.timers.put_cancel_mark(lane, mark);
         let (key, value) = (CancelMark::key(mark.timer_id), mark.value());
         let record = Record::new(Some(&key), Some(&value), std::iter::empty());
@@ -439,7 +445,7 @@ impl LaneEngine {
         let tier = match entry.due > now {
             true => pick(entry.due - now),
             // The roll call for lost timers looks there.
-            false => pick(now - entry.first_appended).min(last_for_overdue(ladder)),
+            false => pick(now - entry.first_appended).min(last_for_overdue(&self.setup)),
         };
         let to = Destination::Lane(self.setup.topics.of_tier(tier));
         // One under suspicion would leave later than what is decided after it.

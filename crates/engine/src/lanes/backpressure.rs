@@ -41,6 +41,7 @@ impl LaneEngine {
         self.ask_for_past(out);
         self.look_for_lost(now, out);
         self.unblock(now);
+        self.look_at_tasks(now);
         if self.memory.is_stopped() && !self.memory.is_draining() {
             // What waits for its gate waits for no time: nothing else may wake us.
             let (may, again_at) = self.memory.begin_spill(now);

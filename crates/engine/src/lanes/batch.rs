@@ -167,6 +167,12 @@ impl LaneEngine {
         let is_hop = matches!(send.to, Destination::Lane(_));
         builder.push(Some((source, offset)), send, held);
         match (named, timer) {
+            (Some(Named { timer_id, task: Some(after), .. }), Some(record)) => {
+                self.dispatched(source.lane, timer_id, after);
+                let change =
+                    PendingWrite::timer_change(source.lane, record, ChangeReason::Dispatched);
+                builder.take(change);
+            }
             (Some(named), Some(record)) => {
                 self.timers.end(now, source.lane, named.timer_id);
                 let change =
@@ -285,7 +291,7 @@ impl LaneEngine {
             }
             match verdict::seal(&setup, &entry, Kind::Hop) {
                 Ok(sealed) => {
-                    let version = entry.version();
+                    let named = entry.named();
                     let PendingRecord {
                         source,
                         offset,
@@ -296,7 +302,6 @@ impl LaneEngine {
                         timer_id,
                         ..
                     } = *entry;
-                    let decided = entry.decided;
                     let due = if deferred { UnixMillis(u64::MAX) } else { due };
                     let to = Destination::Lane(setup.topics.of_tier(tier));
                     let partition = Some(i32::from(lane.0));
@@ -304,8 +309,6 @@ impl LaneEngine {
                     let send = Produce { to, partition, record, rewrite, due, expires };
                     match poison.group(source, offset, &send.to) {
                         Some(group) => {
-                            let named =
-                                timer_id.map(|timer_id| Named { timer_id, version, decided });
                             let (mark, timer) = (None, None);
                             let held =
                                 Suspected { source, offset, send, order, mark, named, timer };

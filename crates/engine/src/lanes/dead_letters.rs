@@ -55,8 +55,7 @@ impl LaneEngine {
         refusal: Refusal,
     ) {
         let setup = Arc::clone(&self.setup);
-        let timer_id =
-            timer_of_command(&record).filter(|_| setup.topics.tier_of(source.topic).is_none());
+        let timer_id = timer_of_command(&record).filter(|_| setup.topics.is_intake(source.topic));
         let outcome = Outcome::Refused(refusal.code);
         let never_pending = verdict::never_pending(&setup, source, offset, appended, &record);
         let never_pending =
@@ -103,7 +102,8 @@ impl LaneEngine {
         let timer_id = entry.timer_id.filter(|_| entry.decided)?;
         let directive = header::read(entry.record.headers()).ok()?;
         let supersedes = self.timers.table().replaced(entry.source.lane, timer_id);
-        let stage = StateChange { supersedes, ..stage };
+        let task = self.timers.tasks.progress(timer_id);
+        let stage = StateChange { supersedes, task: stage.task.or(task), ..stage };
         let record = verdict::timer_change(entry, &directive, stage);
         self.timers.end(now, entry.source.lane, timer_id);
         record

@@ -9,6 +9,16 @@ pub struct Figures {
     pub memory_bytes: usize,
     /// Records in the wheel.
     pub waiting: usize,
+    /// Tasks that wait in memory until their scope has a credit.
+    pub tasks_waiting: usize,
+    /// Credits of the tasks that workers hold.
+    pub tasks_credits: usize,
+    /// Tasks that were dispatched.
+    pub tasks_dispatched: u64,
+    /// Times that an overdue task was put off.
+    pub tasks_put_off: u64,
+    /// Results and copies of tasks that counted no more.
+    pub tasks_stale: u64,
     /// Lanes that run here.
     pub lanes: usize,
     /// Partitions that are paused.

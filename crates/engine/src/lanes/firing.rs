@@ -15,7 +15,6 @@ use super::super::state::SubmissionOrder;
 use super::super::verdict::{self, Delivery, PendingRecord};
 use super::builder::BatchBuilder;
 use super::handed::{Mark, There};
-use super::lifecycle::Named;
 use super::strict_order::Elsewhere;
 use super::{Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
 
@@ -138,7 +137,8 @@ impl LaneEngine {
 
     /// A record with a key is due then, so all partitions of its lane must be known to be read up to there.
     pub(super) fn want_all(&mut self, now: UnixMillis, lane: Lane, due: UnixMillis) {
-        for source in self.partitions.of_lane(lane) {
+        let results = self.setup.topics.results();
+        for source in self.partitions.of_lane(lane).filter(|source| Some(source.topic) != results) {
             self.want(now, source, due + Millis(1));
         }
     }
@@ -210,6 +210,7 @@ impl LaneEngine {
             return self.suppress(now, *entry, None);
         }
         let Some(entry) = self.let_through(now, entry) else { return };
+        let Some(entry) = self.dispatch(now, entry, builder) else { return };
         let setup = Arc::clone(&self.setup);
         let supersedes = entry
             .timer_id
@@ -241,6 +242,11 @@ impl LaneEngine {
         };
         match checked {
             Ok(delivery) => self.deliver(now, entry, delivery, mark, builder),
+            Err(refusal) if entry.task.is_some() => {
+                if let Some(entry) = self.try_again(now, entry, &refusal) {
+                    self.refuse(now, *entry, refusal);
+                }
+            }
             Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
             Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
                 if let Some(entry) = self.targets.park(&setup.limits, entry) {
@@ -263,7 +269,7 @@ impl LaneEngine {
         let Some(partition) = self.targets.partition_for(&entry, partition) else {
             return self.defer(now, entry);
         };
-        let version = entry.version();
+        let named = entry.named();
         let PendingRecord {
             source,
             offset,
@@ -272,11 +278,9 @@ impl LaneEngine {
             due,
             order,
             first_appended,
-            decided,
             expires,
             ..
         } = *entry;
-        let named = entry.timer_id.map(|timer_id| Named { timer_id, version, decided });
         let rewrite = HeaderRewrite::Deliver { trace, from: source.topic, first_appended };
         let to = Destination::Target(target);
         let send = Produce { to, partition, record, rewrite, due, expires };

@@ -24,9 +24,14 @@ const MARGIN: Millis = Millis(250);
 /// is later after it.
 pub(super) const OVERDUE_MAX: Millis = Millis(30_000);
 
+/// How long a task waits in a tier, at most, that is overdue and may not be called: there may be a million of them.
+pub(super) const PUT_OFF_MAX: Millis = Millis(600_000);
+
 /// The last tier into which a record may hop that is overdue.
-pub(super) fn last_for_overdue(ladder: &Ladder) -> usize {
-    ladder.pick(OVERDUE_MAX).unwrap_or(0).max(ladder.shortest())
+pub(super) fn last_for_overdue(setup: &Setup) -> usize {
+    let ladder = &setup.topics.ladder;
+    let most = if setup.topics.results().is_some() { PUT_OFF_MAX } else { OVERDUE_MAX };
+    ladder.pick(most).unwrap_or(0).max(ladder.shortest())
 }
 
 /// Hops that are collected.

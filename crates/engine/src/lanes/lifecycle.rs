@@ -20,14 +20,18 @@
 use super::super::header;
 use super::super::messages::{Answer, Outcome};
 use super::super::timers::{
-    About, CancelMark, Ended, Live, Remembered, Replaced, TimerFields, TimerId, TimerState, Version,
+    About, CancelMark, Ended, Live, Progress, Remembered, Replaced, TimerFields, TimerId,
+    TimerState, Version,
 };
+use super::super::verdict::tasks::scope_of;
 use super::super::verdict::{Origin, PendingRecord};
+use super::super::work::Scope;
 use super::duplicates::{Duplicates, Note};
 use super::figures::Figures;
 use super::lost::Calling;
 use super::past::Past;
 use super::retention::Retention;
+use super::tasks::Tasks;
 use super::{Lane, Millis, UnixMillis};
 
 /// A cancel mark is kept for this much longer than until its version is due, at least: a late record of it may still come,
@@ -41,6 +45,23 @@ pub(super) struct Named {
     pub(super) version: Version,
     /// It was the live one when it was let go.
     pub(super) decided: bool,
+    /// Of a task: the turn that it stands for.
+    pub(super) turn: Option<u32>,
+    /// Of a task that goes to its worker: how far it is then.
+    pub(super) task: Option<Progress>,
+}
+
+impl PendingRecord {
+    /// What it stands for, as a version of its timer.
+    pub(super) fn named_as(&self, timer_id: TimerId) -> Named {
+        let (version, decided, turn) = (self.version(), self.decided, self.turn());
+        Named { timer_id, version, decided, turn, task: None }
+    }
+
+    /// The same, if it has a timer.
+    pub(super) fn named(&self) -> Option<Named> {
+        self.timer_id.map(|timer_id| self.named_as(timer_id))
+    }
 }
 
 /// What has happened to timers since the start.
@@ -62,6 +83,8 @@ pub(super) struct Timers {
     pub(super) retention: Retention,
     /// Timers whose records are gone.
     pub(super) calling: Calling,
+    /// How far those are that are tasks.
+    pub(super) tasks: Tasks,
     /// The main intake was recreated.
     is_recreated: bool,
     counts: Counts,
@@ -75,6 +98,7 @@ impl Timers {
             past: Past::default(),
             retention: Retention::default(),
             calling: Calling::default(),
+            tasks: Tasks::new(lanes),
             is_recreated: false,
             counts: Counts::default(),
         }
@@ -83,7 +107,8 @@ impl Timers {
     /// The lanes are gone. Those of which records were found gone are still to be counted.
     pub(super) fn reset(&mut self, lanes: u16) {
         let calling = self.calling.renewed();
-        *self = Self { calling, counts: self.counts, ..Self::new(lanes) };
+        let tasks = self.tasks.renewed();
+        *self = Self { calling, tasks, counts: self.counts, ..Self::new(lanes) };
     }
 
     /// The timers that are remembered.
@@ -100,6 +125,7 @@ impl Timers {
         let Counts { duplicates, superseded, lost } = self.counts;
         (figures.duplicates, figures.superseded) = (duplicates, superseded);
         figures.lost_timers = lost;
+        self.tasks.count(figures);
     }
 
     // What passes through.
@@ -117,11 +143,15 @@ impl Timers {
             let mark = self.table.cancel_mark(lane, live.timer_id);
             if !mark.is_some_and(|mark| mark.covers(live.version)) {
                 self.table.know_live(lane, live);
+                if let Some(progress) = live.task {
+                    self.know_task(lane, live, progress);
+                }
             }
         }
         for mark in cancel_marks {
             let live = self.table.live(lane, mark.timer_id);
             if live.is_some_and(|live| mark.covers(live.version)) {
+                self.end_task(lane, mark.timer_id);
                 self.table.end(lane, mark.timer_id);
             }
             self.table.put_cancel_mark(lane, mark);
@@ -161,6 +191,7 @@ impl Timers {
         let live = self.table.live(lane, timer_id);
         let at = live.map_or(now, |live| now.max(live.version.first_appended));
         self.past.note(lane, timer_id, at);
+        self.end_task(lane, timer_id);
         self.table.end(lane, timer_id);
         self.retention.note(timer_id);
     }
@@ -169,6 +200,50 @@ impl Timers {
     pub(super) fn lose(&mut self, now: UnixMillis, lane: Lane, timer_id: TimerId) {
         self.counts.lost += 1;
         self.end(now, lane, timer_id);
+    }
+
+    // Tasks.
+
+    /// Takes in how far a task is by what is committed.
+    fn know_task(&mut self, lane: Lane, live: &Live, progress: Progress) {
+        if progress.turn == 0 && progress.attempts == 0 {
+            return;
+        }
+        let project = live.label.as_deref().unwrap_or_default();
+        let scope = scope_of(project, &live.target);
+        self.tasks.set(lane, live.timer_id, scope.as_ref(), progress);
+        // No record of it stands in the line.
+        self.table.set_here(lane, live.timer_id, progress.held.is_some());
+    }
+
+    /// Whose limits a pending task is under, if it makes calls.
+    fn scope(&self, lane: Lane, timer_id: TimerId) -> Option<Scope> {
+        let live = self.table.live(lane, timer_id)?;
+        let (target, project) = self.table.words(live);
+        scope_of(project.unwrap_or_default(), target)
+    }
+
+    /// A task is that far now.
+    pub(super) fn set_progress(&mut self, lane: Lane, timer_id: TimerId, progress: Progress) {
+        let scope = self.scope(lane, timer_id);
+        self.tasks.set(lane, timer_id, scope.as_ref(), progress);
+    }
+
+    /// A task waits in a tier though it is overdue, or no more.
+    pub(super) fn set_put_off(&mut self, lane: Lane, timer_id: TimerId, is_put_off: bool) {
+        if self.table.set_put_off(lane, timer_id, is_put_off)
+            && let Some(scope) = self.scope(lane, timer_id)
+        {
+            self.tasks.put_off(lane, &scope, is_put_off);
+        }
+    }
+
+    fn end_task(&mut self, lane: Lane, timer_id: TimerId) {
+        self.set_put_off(lane, timer_id, false);
+        if self.tasks.progress(timer_id).is_some() {
+            let scope = self.scope(lane, timer_id);
+            self.tasks.end(lane, timer_id, scope.as_ref());
+        }
     }
 
     /// A cancel mark is written.
@@ -218,14 +293,18 @@ impl Timers {
 
     /// Whether a record may go on: it is the live version of its timer, or of none.
     pub(super) fn stands(&self, entry: &PendingRecord) -> bool {
-        let Some(timer_id) = entry.timer_id else { return true };
-        let named = Named { timer_id, version: entry.version(), decided: entry.decided };
-        self.is_standing(entry.source.lane, named)
+        entry.named().is_none_or(|named| self.is_standing(entry.source.lane, named))
     }
 
     /// The same, of what is left of it.
     pub(super) fn is_standing(&self, lane: Lane, named: Named) -> bool {
-        let Named { timer_id, version, decided } = named;
+        let Named { timer_id, version, decided, turn, .. } = named;
+        if let Some(turn) = turn {
+            let progress = self.tasks.progress(timer_id).unwrap_or_default();
+            if progress.turn != turn || progress.held.is_some() {
+                return false;
+            }
+        }
         if decided {
             return self.table.live(lane, timer_id).is_some_and(|live| live.version == version);
         }
@@ -312,6 +391,7 @@ pub(super) fn fields_of_cancel<'a>(
         id: directive.id.unwrap_or_default(),
         key: cancel.record.key(),
         code: None,
+        task: None,
     }
 }
 

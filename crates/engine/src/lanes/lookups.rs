@@ -53,7 +53,11 @@ impl LaneEngine {
         }
         for entry in entries {
             match verdict::present(&entry.target, target) {
-                Err(refusal) => self.refuse(now, *entry, refusal),
+                Err(refusal) => {
+                    if let Some(entry) = self.try_again(now, entry, &refusal) {
+                        self.refuse(now, *entry, refusal);
+                    }
+                }
                 Ok(_) if entry.due <= now => self.agenda.put_back([entry]),
                 Ok(_) => self.route(now, entry),
             }

@@ -287,7 +287,7 @@ fn latest(partitions: &Partitions, lane: Lane) -> UnixMillis {
 fn has_let_go(setup: &Setup, partitions: &Partitions, source: Source, at: UnixMillis) -> bool {
     let ladder = &setup.topics.ladder;
     let wait = match setup.topics.tier_of(source.topic) {
-        Some(tier) if tier > last_for_overdue(ladder) => {
+        Some(tier) if tier > last_for_overdue(setup) => {
             ladder.tiers().get(tier).map_or(Millis(0), |tier| tier.wait())
         }
         _ => Millis(0),

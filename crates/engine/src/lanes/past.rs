@@ -146,6 +146,11 @@ impl Past {
         if is_late { History::Unknown } else { History::Known(None) }
     }
 
+    /// How a timer has ended, if the index was asked for it just now.
+    pub(super) fn recalled(&self, of: Of) -> Option<Option<Ended>> {
+        self.recalled.filter(|(recalled, _)| *recalled == of).map(|(_, ended)| ended)
+    }
+
     /// Whether the index has told that it knows of no end of this timer, and it has not ended here since.
     pub(super) fn is_blank(&self, of: Of) -> bool {
         matches!(self.recalled, Some((recalled, None)) if recalled == of)

@@ -114,7 +114,10 @@ impl StrictOrder {
     /// The first rank that a record in this partition can have which was not let go.
     fn floor_of(&self, Elsewhere { setup, partitions, .. }: Elsewhere<'_>, source: Source) -> Rank {
         let before = |due| (due, SubmissionOrder::default());
-        let Some(hold) = partitions.get(source) else { return before(UnixMillis(u64::MAX)) };
+        // Tasks take no part in it.
+        let is_of_workers = setup.topics.results() == Some(source.topic);
+        let hold = partitions.get(source).filter(|_| !is_of_workers);
+        let Some(hold) = hold else { return before(UnixMillis(u64::MAX)) };
         let brief = setup.topics.tier_of(source.topic).is_none_or(|tier| {
             // Any of these may have been the shortest of the owner before.
             setup.topics.ladder.tiers()[tier].reach() <= setup.limits.horizon

@@ -39,7 +39,7 @@ impl Suspect {
         let Carried { source, offset, to } = carried;
         match (blame, to) {
             (Blame::Late | Blame::Expired, _)
-            | (_, Destination::Dead | Destination::Timers)
+            | (_, Destination::Dead | Destination::Timers | Destination::Tasks)
             | (Blame::Target | Blame::Unclear, Destination::Lane(_)) => None,
             (Blame::Target, Destination::Target(name)) => Some(Self::Target(Arc::clone(name))),
             (Blame::Record | Blame::Unclear, Destination::Target(_))
@@ -89,7 +89,7 @@ impl<T> Suspects<T> {
             return None;
         }
         let target = match to {
-            Destination::Dead | Destination::Timers => return None,
+            Destination::Dead | Destination::Timers | Destination::Tasks => return None,
             Destination::Target(name) => {
                 self.groups.get(&Suspect::Target(Arc::clone(name))).copied()
             }

@@ -1124,7 +1124,7 @@ fn read_again(acknowledged: bool, blame: Blame, then: Target) -> (Vec<Code>, usi
                     HeaderRewrite::Timer(said) => {
                         timers += usize::from(said.reason == ChangeReason::Delivered);
                     }
-                    HeaderRewrite::State(_) | HeaderRewrite::Whole => {}
+                    HeaderRewrite::State(_) | HeaderRewrite::Instead(_) => {}
                 }
             }
             next = batch.commits.last().map(|commit| commit.next).or(next);

@@ -3,7 +3,7 @@
 use super::super::messages::{Action, ChangeReason, Left};
 use super::super::setup::Tracking;
 use super::super::timers::{
-    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version,
+    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version, progress,
 };
 use super::behind::Behind;
 use super::inventory::{AGAIN_AFTER, Step};
@@ -89,9 +89,25 @@ impl LaneEngine {
     }
 
     /// The index has told which timers of a lane may be forgotten.
-    pub(super) fn expired(&mut self, now: UnixMillis, lane: Lane, timers: Vec<TimerId>) {
+    pub(super) fn expired(
+        &mut self,
+        now: UnixMillis,
+        lane: Lane,
+        timers: Vec<TimerId>,
+        tasks: &[(TimerId, u32)],
+    ) {
         if let Some(expired) = self.timers.expired(lane, timers) {
-            expired.iter().for_each(|timer_id| self.write_forgotten(lane, &timer_id.0));
+            let tasks: ByName<u32> = tasks.iter().copied().collect();
+            for timer_id in &expired {
+                if let Some(attempts) = tasks.get(timer_id) {
+                    self.write_forgotten(lane, &progress::definition_key(*timer_id));
+                    for number in 1..=(*attempts).min(u32::from(progress::SLOTS)) {
+                        let key = progress::attempt_key(*timer_id, progress::slot(number));
+                        self.write_forgotten(lane, &key);
+                    }
+                }
+                self.write_forgotten(lane, &timer_id.0);
+            }
             self.agenda.wake(now);
         }
         if let Some(at) = self.timers.retention.settle(now) {

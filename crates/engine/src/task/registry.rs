@@ -283,6 +283,16 @@ impl Change {
         Some(Value::Object(fields).to_string())
     }
 
+    /// Its revision; 0: it has none yet, or takes away what was there.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        match &self.setting {
+            Setting::Project(_, Some(project)) => project.revision,
+            Setting::Service(_, _, Some(service)) => service.revision,
+            _ => 0,
+        }
+    }
+
     fn is_tombstone(&self) -> bool {
         matches!(self.setting, Setting::Project(_, None) | Setting::Service(_, _, None))
     }
@@ -570,6 +580,17 @@ impl Registry {
             ));
         }
         Ok(())
+    }
+
+    /// The revision of what a change would take the place of; 0: nothing is said of it.
+    #[must_use]
+    pub fn revision_before(&self, change: &Change) -> u64 {
+        match &change.setting {
+            Setting::Project(name, _) => self.project(name).revision,
+            Setting::Service(project, name, _) => {
+                self.service(project, name).map_or(0, |service| service.revision)
+            }
+        }
     }
 
     /// A project. One that was never put has the defaults.

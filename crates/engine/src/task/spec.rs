@@ -18,6 +18,7 @@ use super::super::header::{TOPIC_WANTED, is_topic_name};
 use super::fields::{
     Fields, Length, Wrongs, base64, bytes, document, integer, item, length, text, to_json, wanted,
 };
+use super::id::REQUEST_ID_MAX;
 use super::retry::Retry;
 use super::{Wrong, retry};
 
@@ -50,6 +51,7 @@ pub const ROUNDS_MAX: u32 = 100_000;
 pub struct Spec {
     project: String,
     group: String,
+    request_id: Option<String>,
     kind: Kind,
     retry: Option<Retry>,
     on_result: Option<OnResult>,
@@ -176,7 +178,7 @@ pub enum Scope<'a> {
 }
 
 /// The fields of every task.
-const COMMON: [&str; 5] = ["type", "project", "group", "retry", "on_result"];
+const COMMON: [&str; 6] = ["type", "project", "group", "request_id", "retry", "on_result"];
 /// Those of HTTP tasks besides.
 const HTTP: [&str; 9] =
     ["service", "url", "path", "method", "headers", "timeout", "expect", "poll", "feedback"];
@@ -223,6 +225,7 @@ impl Spec {
         let kind = fields.require("type", wrongs, kind);
         let project = fields.require("project", wrongs, name);
         let group = fields.require("group", wrongs, name);
+        let request_id = fields.read("request_id", wrongs, request_id);
         let kind = match kind {
             Some(Type::Http) => {
                 fields.only(&[&COMMON[..], &HTTP].concat(), "http tasks", wrongs);
@@ -246,7 +249,7 @@ impl Spec {
         let on_result = fields
             .inside("on_result", wrongs)
             .and_then(|inside| read_on_result(&inside, &fields.at("on_result"), wrongs));
-        Some(Self { project: project?, group: group?, kind: kind?, retry, on_result })
+        Some(Self { project: project?, group: group?, request_id, kind: kind?, retry, on_result })
     }
 
     /// The project.
@@ -259,6 +262,12 @@ impl Spec {
     #[must_use]
     pub fn group(&self) -> &str {
         &self.group
+    }
+
+    /// The caller's name for the request that created it: one task per project and request.
+    #[must_use]
+    pub fn request_id(&self) -> Option<&str> {
+        self.request_id.as_deref()
     }
 
     /// What is to be done.
@@ -318,6 +327,7 @@ impl Spec {
             of_type: self.type_name(),
             project: &self.project,
             group: &self.group,
+            request_id: self.request_id.as_deref(),
             retry: self.retry.as_ref().map(Retry::wire),
             on_result: self.on_result.as_ref().map(|to| match to {
                 OnResult::Topic(topic) => WireOnResult::Topic(topic),
@@ -361,6 +371,8 @@ struct Wire<'a> {
     project: &'a str,
     group: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<&'a str>,
@@ -400,6 +412,14 @@ enum WireOnResult<'a> {
     Topic(&'a str),
     Service(&'a str),
     Url(&'a str),
+}
+
+fn request_id(value: &Value) -> Result<String, String> {
+    let want = format!("a text of 1 to {REQUEST_ID_MAX} bytes without control characters");
+    let text = text(value, &want)?;
+    let is_sound =
+        (1..=REQUEST_ID_MAX).contains(&text.len()) && !text.chars().any(char::is_control);
+    is_sound.then(|| text.to_owned()).ok_or_else(|| wanted(value, &want))
 }
 
 fn kind(value: &Value) -> Result<Type, String> {

@@ -4,7 +4,7 @@
 //! Numbers are big-endian; a value begins with the version of this code.
 //!
 //! ```text
-//! timer: version u8, state u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code,
+//! timer: version u8 (2; 3: of a task, with its progress), state u8, flags u8 (1: has a key, 2: it is cut, 4: supersedes, 8: has a label, 16: has a code,
 //!        32: supersedes several), first append u64, offset i64, due u64, since u64,
 //!        [of what it supersedes: first append u64, offset i64 [of the first of several: the same]],
 //!        target (u8 length, bytes), id (the same), [label (the same)], [code (the same)], [key: the rest]
@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use super::super::header::Code;
 use super::super::{Offset, UnixMillis};
+use super::progress::{self, Attempt, Progress};
 use super::{CancelMark, Replaced, Timer, TimerId, TimerState, Version, VersionBound};
 
 /// The version of this code.
@@ -58,6 +59,14 @@ pub enum Change {
     ForgottenTimer(TimerId),
     /// A tombstone: it has no cancel mark any longer.
     ForgottenCancelMark(TimerId),
+    /// An attempt of a task. It takes the place of another one of its slot.
+    Attempt(Attempt),
+    /// A tombstone: the attempt of this slot is not kept any longer.
+    ForgottenAttempt(TimerId, u8),
+    /// The specification of a task, as JSON.
+    Definition(TimerId, Box<str>),
+    /// A tombstone: it has none any longer.
+    ForgottenDefinition(TimerId),
 }
 
 /// A timer's fields, borrowed: what [`value`] writes.
@@ -74,6 +83,8 @@ pub(crate) struct TimerFields<'a> {
     /// The whole key; [`value`] cuts it.
     pub(crate) key: Option<&'a [u8]>,
     pub(crate) code: Option<Code>,
+    /// How far it is; only of a task.
+    pub(crate) task: Option<Progress>,
 }
 
 /// The value of a timer's record. Target, id and label have the lengths that the header contract allows.
@@ -85,7 +96,8 @@ pub(crate) fn value(fields: &TimerFields<'_>) -> Vec<u8> {
 fn write(fields: &TimerFields<'_>, cut: bool) -> Vec<u8> {
     let key = fields.key.map(|key| &key[..key.len().min(KEY_MAX)]);
     let mut bytes = Vec::with_capacity(
-        71 + fields.target.len()
+        71 + progress::SIZE
+            + fields.target.len()
             + fields.id.len()
             + fields.label.map_or(0, |label| 1 + label.len())
             + fields.code.map_or(0, |code| 1 + code.as_str().len())
@@ -100,10 +112,14 @@ fn write(fields: &TimerFields<'_>, cut: bool) -> Vec<u8> {
         | flag(fields.label.is_some(), HAS_LABEL)
         | flag(fields.code.is_some(), HAS_CODE)
         | flag(fields.supersedes.is_some_and(|of| of.first != of.last), SEVERAL_OF_THEM);
-    bytes.extend([VERSION, state, flags]);
+    let version = if fields.task.is_some() { progress::VERSION } else { VERSION };
+    bytes.extend([version, state, flags]);
     put_version(&mut bytes, fields.version);
     bytes.extend(fields.due.0.to_be_bytes());
     bytes.extend(fields.since.0.to_be_bytes());
+    if let Some(task) = &fields.task {
+        task.put(&mut bytes);
+    }
     if let Some(Replaced { first, last }) = fields.supersedes {
         put_version(&mut bytes, last);
         if first != last {
@@ -167,7 +183,12 @@ impl Change {
         match self {
             Self::Timer(timer) => timer.timer_id,
             Self::CancelMark(mark) => mark.timer_id,
-            Self::ForgottenTimer(timer_id) | Self::ForgottenCancelMark(timer_id) => *timer_id,
+            Self::Attempt(attempt) => attempt.timer_id,
+            Self::ForgottenTimer(timer_id)
+            | Self::ForgottenCancelMark(timer_id)
+            | Self::ForgottenAttempt(timer_id, _)
+            | Self::Definition(timer_id, _)
+            | Self::ForgottenDefinition(timer_id) => *timer_id,
         }
     }
 
@@ -187,12 +208,27 @@ impl Change {
                     id: &timer.id,
                     key: timer.key.as_deref(),
                     code: timer.code,
+                    task: timer.task,
                 };
                 (timer.timer_id.0.to_vec(), Some(write(&fields, timer.key_cut)))
             }
             Self::CancelMark(mark) => (CancelMark::key(mark.timer_id).to_vec(), Some(mark.value())),
             Self::ForgottenTimer(timer_id) => (timer_id.0.to_vec(), None),
             Self::ForgottenCancelMark(timer_id) => (CancelMark::key(*timer_id).to_vec(), None),
+            Self::Attempt(attempt) => {
+                let key = progress::attempt_key(attempt.timer_id, attempt.slot());
+                (key.to_vec(), Some(attempt.value()))
+            }
+            Self::ForgottenAttempt(timer_id, slot) => {
+                (progress::attempt_key(*timer_id, *slot).to_vec(), None)
+            }
+            Self::Definition(timer_id, spec) => {
+                let value = progress::definition_value(spec.as_bytes());
+                (progress::definition_key(*timer_id).to_vec(), Some(value))
+            }
+            Self::ForgottenDefinition(timer_id) => {
+                (progress::definition_key(*timer_id).to_vec(), None)
+            }
         }
     }
 
@@ -205,6 +241,10 @@ impl Change {
         let (timer_id, is_void) = match key.split_first_chunk::<16>() {
             Some((name, [])) => (TimerId(*name), false),
             Some((name, [CANCEL_MARK])) => (TimerId(*name), true),
+            Some((name, [progress::ATTEMPT, slot])) if *slot < progress::SLOTS => {
+                return read_attempt(TimerId(*name), *slot, value);
+            }
+            Some((name, [progress::DEFINITION])) => return read_definition(TimerId(*name), value),
             _ => return Err(DecodeError::Key { bytes: key.len() }),
         };
         match (value, is_void) {
@@ -213,6 +253,25 @@ impl Change {
             (Some(value), true) => read_cancel_mark(timer_id, value).map(Self::CancelMark),
             (Some(value), false) => read_timer(timer_id, value).map(Self::Timer),
         }
+    }
+}
+
+fn read_attempt(timer_id: TimerId, slot: u8, value: Option<&[u8]>) -> Result<Change, DecodeError> {
+    let Some(value) = value else { return Ok(Change::ForgottenAttempt(timer_id, slot)) };
+    let attempt = Attempt::read(timer_id, value)?;
+    let is_here = attempt.slot() == slot;
+    is_here.then_some(Change::Attempt(attempt)).ok_or(DecodeError::Size { bytes: value.len() })
+}
+
+fn read_definition(timer_id: TimerId, value: Option<&[u8]>) -> Result<Change, DecodeError> {
+    let Some(value) = value else { return Ok(Change::ForgottenDefinition(timer_id)) };
+    match value.split_first() {
+        Some((&progress::VERSION, spec)) => {
+            let spec = std::str::from_utf8(spec).map_err(|_| DecodeError::Text)?;
+            Ok(Change::Definition(timer_id, spec.into()))
+        }
+        Some((&version, _)) => Err(DecodeError::Version { version }),
+        None => Err(DecodeError::Size { bytes: 0 }),
     }
 }
 
@@ -241,7 +300,11 @@ fn read_cancel_mark(timer_id: TimerId, value: &[u8]) -> Result<CancelMark, Decod
 
 fn read_timer(timer_id: TimerId, value: &[u8]) -> Result<Timer, DecodeError> {
     let mut rest = Rest { bytes: value, size: value.len() };
-    rest.version()?;
+    let is_task = rest.bytes.first() == Some(&progress::VERSION);
+    match is_task {
+        true => drop(rest.array::<1>()?),
+        false => rest.version()?,
+    }
     let [state, flags] = rest.array()?;
     let has = |flag: u8| flags & flag != 0;
     let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE | SEVERAL_OF_THEM;
@@ -252,6 +315,13 @@ fn read_timer(timer_id: TimerId, value: &[u8]) -> Result<Timer, DecodeError> {
     };
     let version = rest.timer_version()?;
     let (due, since) = (UnixMillis(rest.word()?), UnixMillis(rest.word()?));
+    let task = match is_task {
+        true => {
+            let progress = Progress::read(rest.array()?);
+            Some(progress.ok_or(DecodeError::State { state, flags })?)
+        }
+        false => None,
+    };
     let mut supersedes = None;
     if has(SUPERSEDES) {
         let last = rest.timer_version()?;
@@ -283,6 +353,7 @@ fn read_timer(timer_id: TimerId, value: &[u8]) -> Result<Timer, DecodeError> {
         key,
         key_cut,
         code,
+        task,
     })
 }
 
@@ -340,7 +411,9 @@ impl<'a> Rest<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Somebody else wrote it.
-    #[error("its key has {bytes} bytes, want 16, or 17 with a 1 at the end")]
+    #[error(
+        "its key has {bytes} bytes, want 16, 17 with a 1 or a 3 at the end, or 18 of an attempt"
+    )]
     Key {
         /// How many.
         bytes: usize,

@@ -122,6 +122,7 @@ impl From<PeerTimer> for LaneTimer {
             key: of.name.key.map(Into::into),
             key_cut: of.key_cut,
             code: of.code,
+            task: None,
         };
         Self { lane: of.lane, timer }
     }

@@ -16,12 +16,14 @@ use super::{CancelMark, Live, Replaced, TimerId, Version, VersionBound};
 /// Cancel marks are forgotten by buckets of this time.
 const BUCKET_MS: u64 = 300_000;
 /// Stands for no label.
-const NONE: u32 = MISSING - 1;
+const NONE: u32 = PUT_OFF - 1;
 /// With the label: a record of it is in memory, or in a batch that is being filled. Elsewhere it stands in a topic.
 const HERE: u32 = 1 << 31;
 /// With the label: a search in the topics has not found its record yet.
 const MISSING: u32 = 1 << 30;
-const LABEL: u32 = !(HERE | MISSING);
+/// With the label: of a task that is overdue, and waits until its project or service may be called.
+const PUT_OFF: u32 = 1 << 29;
+const LABEL: u32 = !(HERE | MISSING | PUT_OFF);
 
 /// A name is a hash already: eight bytes of the part that stands for key and id are as good as a hash of it.
 #[derive(Debug, Default)]
@@ -125,9 +127,20 @@ impl Remembered {
     pub(crate) fn set_here(&mut self, lane: Lane, timer_id: TimerId, is_here: bool) {
         let of_lane = self.live.get_mut(usize::from(lane.0));
         if let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&timer_id)) {
-            let rest = if is_here { LABEL } else { !HERE };
+            let rest = if is_here { LABEL | PUT_OFF } else { !HERE };
             pending.label = pending.label & rest | if is_here { HERE } else { 0 };
         }
+    }
+
+    /// A task waits until its project or service may be called, or no more. Says whether that was not so before.
+    pub(crate) fn set_put_off(&mut self, lane: Lane, timer_id: TimerId, is_put_off: bool) -> bool {
+        let of_lane = self.live.get_mut(usize::from(lane.0));
+        let Some(pending) = of_lane.and_then(|of_lane| of_lane.get_mut(&timer_id)) else {
+            return false;
+        };
+        let was = pending.label & PUT_OFF != 0;
+        pending.label = pending.label & !PUT_OFF | if is_put_off { PUT_OFF } else { 0 };
+        was != is_put_off
     }
 
     /// Whether this version is pending, and no record of it is in memory.

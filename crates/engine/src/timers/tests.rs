@@ -3,6 +3,8 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::task::result::{Outcome, TaskResult};
+use crate::task::scope::TasksPartition;
 
 fn version_at(first: u64, offset: i64) -> Version {
     Version { first_appended: UnixMillis(first), offset: Offset(offset) }
@@ -218,6 +220,7 @@ fn timer() -> Timer {
         key: Some(b"k".as_slice().into()),
         key_cut: false,
         code: Some(Code::TargetMissing),
+        task: None,
     }
 }
 
@@ -248,7 +251,7 @@ fn what_is_not_ours_or_is_newer_is_refused_with_a_reason() {
         ("a flag of a void to come", void_key,           with(&mark, 1, 17),                DecodeError::State { state: 0, flags: 17 }),
         ("a timer of nothing",       timer_key,          Some(vec![]),                     size(0)),
         ("a timer that is cut",      timer_key,          Some(timer[..40].to_vec()),       size(40)),
-        ("a newer timer",            timer_key,          with(&timer, 0, 3),               DecodeError::Version { version: 3 }),
+        ("a newer timer",            timer_key,          with(&timer, 0, 4),               DecodeError::Version { version: 4 }),
         ("a phase to come",          timer_key,          with(&timer, 1, 7),               DecodeError::State { state: 7, flags: 29 }),
         ("a flag to come",           timer_key,          with(&timer, 2, 64),              DecodeError::State { state: 5, flags: 64 }),
         ("several of none",          timer_key,          with(&timer, 2, 32),              DecodeError::State { state: 5, flags: 32 }),
@@ -279,6 +282,7 @@ fn of_a_long_key_the_beginning_is_kept_and_that_it_is_cut() {
             id: b"i",
             key: Some(&key),
             code: None,
+            task: None,
         };
         let value = value(&fields);
         let Ok(Change::Timer(timer)) = Change::decode(Some(&[7; 16]), Some(&value)) else {
@@ -305,6 +309,42 @@ fn any_bytes(len: std::ops::RangeInclusive<usize>) -> impl Strategy<Value = Box<
     proptest::collection::vec(any::<u8>(), len).prop_map(Into::into)
 }
 
+fn any_progress() -> impl Strategy<Value = Progress> {
+    let held = proptest::option::of(any::<(u16, u16)>());
+    (any::<[u32; 4]>(), any::<(u16, u64)>(), held, any::<[bool; 3]>()).prop_map(
+        |([turn, attempts, failures, rounds], (interruptions, next_at), held, flags)| {
+            let [begun, open, cancelling] = flags;
+            let held = held.map(|(partition, credits)| HeldBy {
+                partition: TasksPartition(partition),
+                credits,
+            });
+            let next_at = UnixMillis(next_at);
+            #[rustfmt::skip]
+            let progress = Progress {
+                turn, attempts, failures, rounds, interruptions, held, begun, open, cancelling, next_at,
+            };
+            progress
+        },
+    )
+}
+
+fn any_attempt() -> impl Strategy<Value = Attempt> {
+    let said = (any::<Option<u16>>(), proptest::option::of("[a-z ]{0,200}"));
+    (any::<[u8; 16]>(), any::<(u32, u32)>(), said).prop_map(
+        |(name, (turn, number), (status, error))| Attempt {
+            timer_id: TimerId(name),
+            turn,
+            number,
+            result: TaskResult {
+                status: status.map(|status| 100 + status % 500),
+                error,
+                ended: Some(UnixMillis(7)),
+                ..TaskResult::new(Outcome::Failed)
+            },
+        },
+    )
+}
+
 fn any_timer() -> impl Strategy<Value = Timer> {
     let replaced = prop_oneof![
         any_place().prop_map(|last| Replaced { first: last, last }),
@@ -316,10 +356,10 @@ fn any_timer() -> impl Strategy<Value = Timer> {
         proptest::option::of("[a-z]{1,64}"),
         proptest::option::of(proptest::sample::select(Code::ALL)),
         proptest::sample::select(&TimerState::ALL[..]),
-        any::<([u8; 16], bool)>(),
+        (any::<([u8; 16], bool)>(), proptest::option::of(any_progress())),
     );
     (versions, names, rest).prop_map(|(versions, (target, id, key), (label, code, state, more))| {
-        let ((version, supersedes, due, since), (name, cut)) = (versions, more);
+        let ((version, supersedes, due, since), ((name, cut), task)) = (versions, more);
         Timer {
             timer_id: TimerId(name),
             state,
@@ -333,6 +373,7 @@ fn any_timer() -> impl Strategy<Value = Timer> {
             key_cut: cut && key.is_some(),
             key,
             code,
+            task,
         }
     })
 }
@@ -360,6 +401,10 @@ fn any_change() -> impl Strategy<Value = Change> {
         mark,
         name().prop_map(Change::ForgottenTimer),
         name().prop_map(Change::ForgottenCancelMark),
+        any_attempt().prop_map(Change::Attempt),
+        (name(), 0..progress::SLOTS).prop_map(|(name, slot)| Change::ForgottenAttempt(name, slot)),
+        (name(), "[ -~]{0,300}").prop_map(|(name, spec)| Change::Definition(name, spec.into())),
+        name().prop_map(Change::ForgottenDefinition),
     ]
 }
 
@@ -372,7 +417,9 @@ proptest! {
 
     #[test]
     fn bytes_from_outside_never_panic(
-        key in proptest::sample::select(vec![None, Some(vec![7; 16]), Some(vec![7; 17]), Some(vec![1; 17])]),
+        key in proptest::sample::select(vec![
+            None, Some(vec![7; 16]), Some(vec![7; 17]), Some(vec![1; 17]), Some(vec![2; 18]), Some(vec![3; 17]),
+        ]),
         change in any_change(), at: prop::sample::Index, byte: u8, cut: prop::sample::Index,
     ) {
         let Some(mut value) = change.encode().1 else { return Ok(()) };

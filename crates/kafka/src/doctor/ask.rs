@@ -55,6 +55,11 @@ pub fn ask(connection: &Connection, wish: &Wish) -> Result<Facts, Unreachable> {
     });
     let asked: Vec<String> = own.chain(&targets).cloned().collect();
     let group = raw::group(admin.inner(), &wish.request.namespace, ANSWER_MAX);
+    let has_tasks = survey.as_ref().is_ok_and(|survey| survey.applied && survey.tasks);
+    let workers = has_tasks.then(|| {
+        let group = raw::group(admin.inner(), &names.workers_group(), ANSWER_MAX);
+        group.map_err(|error| told(&error))
+    });
     let committed = match &survey {
         Ok(survey) => committed(connection, &wish.request.namespace, survey).map_err(|e| told(&e)),
         Err(_) => Ok(BTreeMap::new()),
@@ -82,6 +87,7 @@ pub fn ask(connection: &Connection, wish: &Wish) -> Result<Facts, Unreachable> {
         rights: rights(&admin, &asked),
         targets,
         group: group.map_err(|error| told(&error)),
+        workers,
         committed,
         clocks: skews,
         commit,

@@ -65,6 +65,20 @@ pub(super) fn transactions(wish: &Wish, facts: &Facts, now: UnixMillis, list: &m
     list.fine(AREA, format!("none hangs; {open} partitions have one open at this moment"));
 }
 
+/// Members that know nothing of tasks, where tasks are in force.
+pub(super) fn without_tasks(wish: &Wish, facts: &Facts, list: &mut List) {
+    let has_tasks = facts.survey.as_ref().is_ok_and(|survey| survey.tasks);
+    if !has_tasks || wish.without_tasks.is_empty() {
+        return;
+    }
+    let what = format!(
+        "tasks are in force, and the instances at {} are of a version that knows none: they make dead letters of tasks",
+        wish.without_tasks.join(", ")
+    );
+    let remedy = "stop them, and start this version in their place";
+    list.add(Severity::Problem, Area::Group, Location::NONE, what, remedy);
+}
+
 pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {
     const AREA: Area = Area::Group;
     let name = &wish.request.namespace;

@@ -1,7 +1,7 @@
 //! What our principal may do, what it must be able to do, and the least ACLs for it. Pure.
 
-use crate::client::raw::ask::Right;
-use crate::topics::{Kind, TopicSpec};
+use crate::client::raw::ask::{Group, Right};
+use crate::topics::{Kind, Names, TopicSpec};
 
 use super::{AllowOf, Area, Facts, List, Location, Severity, Wish};
 
@@ -11,7 +11,10 @@ use Right::{Delete, Describe, DescribeConfigs, Read, Write};
 fn needed(kind: Kind) -> &'static [Right] {
     match kind {
         // Records are moved between lanes and hop back; done records are deleted.
-        Kind::Intake | Kind::Delay => &[Read, Write, Delete, Describe, DescribeConfigs],
+        // So are tasks that workers have ended, and what they said of them.
+        Kind::Intake | Kind::Delay | Kind::Tasks | Kind::Results => {
+            &[Read, Write, Delete, Describe, DescribeConfigs]
+        }
         _ => &[Read, Write, Describe, DescribeConfigs],
     }
 }
@@ -51,16 +54,10 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
             }
         }
     }
-    if let Ok(group) = &facts.group {
-        let missing = ON_THE_GROUP.iter().filter(|right| !group.rights.contains(right));
-        let missing: Vec<&str> = missing.map(|right| right.as_str()).collect();
-        // A group that is not there yet tells nothing of rights.
-        if !missing.is_empty() && !group.rights.is_empty() {
-            let what =
-                format!("we may not {} group {}", missing.join(", "), wish.request.namespace);
-            let remedy = "grant it; `waterclock doctor --acls` prints all that is needed";
-            list.add(Severity::Problem, AREA, Location::NONE, what, remedy);
-        }
+    let names = Names::new(&wish.request.namespace);
+    on_group(names.namespace(), &facts.group, list);
+    if let Some(workers) = &facts.workers {
+        on_group(&names.workers_group(), workers, list);
     }
     match &facts.commit {
         Some(Err(why)) => list.add(
@@ -84,6 +81,18 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
     if owns == 0 {
         let count = facts.rights.len() - facts.targets.len().min(facts.rights.len());
         list.fine(AREA, format!("all that is needed on {count} own topics"));
+    }
+}
+
+fn on_group(name: &str, group: &Result<Group, String>, list: &mut List) {
+    let Ok(group) = group else { return };
+    let missing = ON_THE_GROUP.iter().filter(|right| !group.rights.contains(right));
+    let missing: Vec<&str> = missing.map(|right| right.as_str()).collect();
+    // A group that is not there yet tells nothing of rights.
+    if !missing.is_empty() && !group.rights.is_empty() {
+        let what = format!("we may not {} group {name}", missing.join(", "));
+        let remedy = "grant it; `waterclock doctor --acls` prints all that is needed";
+        list.add(Severity::Problem, Area::Permissions, Location::NONE, what, remedy);
     }
 }
 
@@ -191,7 +200,11 @@ pub fn acls(
     for name in ["dead", "meta", "timers"] {
         lines.push(topic(&format!("{namespace}.{name}"), needed(Kind::Meta)));
     }
-    // `dead` reads as a group of its own.
+    // For a namespace without tasks they are of no use, and do no harm: an ACL may name a topic that is not there.
+    for name in ["tasks", "results"] {
+        lines.push(topic(&format!("{namespace}.{name}"), needed(Kind::Tasks)));
+    }
+    // `dead` reads as a group of its own, and so do the workers.
     let group = format!("--resource-pattern-type prefixed --group {}", quoted(namespace));
     lines.push(grant(&group, &ON_THE_GROUP));
     if wish.exactly_once {

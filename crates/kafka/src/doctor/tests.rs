@@ -18,6 +18,7 @@ fn wish() -> Wish {
             holds: None,
             lead_max: Millis(2_000),
             horizon: Millis(2_000),
+            tasks: false,
         },
         exactly_once: true,
         session_timeout: Millis(10_000),
@@ -27,6 +28,7 @@ fn wish() -> Wish {
         allow: vec![Allow::new("ns", Some(&["orders".to_owned()])).unwrap()],
         allow_of: AllowOf::Instances(1),
         allow_differs: None,
+        without_tasks: Vec::new(),
         is_ajar: false,
         outage: Millis(7 * Millis::DAY.0),
         read_only: false,
@@ -42,7 +44,7 @@ fn all_rights() -> Rights {
 fn healthy() -> Facts {
     let ladder = Ladder::new(&[Millis::SECOND, Millis::MINUTE], &[], Millis(2_000)).unwrap();
     let names = Names::new("ns");
-    let wanted = wanted(&names, 2, &ladder, &[], 3);
+    let wanted = wanted(&names, 2, &ladder, &[], 3, true);
     let topics = names.of_lanes(&[], &ladder);
     let ids: BTreeSet<i32> = [1, 2, 3].into();
     let there = wanted.iter().map(|spec| {
@@ -107,6 +109,7 @@ fn healthy() -> Facts {
         rights: rights.map(|topic| (topic, Ok(all_rights()))).collect(),
         survey: Ok(Survey {
             applied: true,
+            tasks: true,
             lanes: 2,
             topics,
             findings: diff(&names, &wanted, &found),
@@ -125,6 +128,7 @@ fn healthy() -> Facts {
             }],
             rights: all_rights(),
         }),
+        workers: Some(Ok(Group { is_stable: true, members: Vec::new(), rights: all_rights() })),
         committed: Ok(committed.collect()),
         clocks: ids
             .iter()
@@ -184,7 +188,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
     use Severity::{Note, Problem};
     type Change = fn(&mut Wish, &mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Severity, Area, &str, &str, Change); 48] = [
+    let cases: [(&str, Severity, Area, &str, &str, Change); 52] = [
         // why                              how bad  area          where            words               what is changed
         ("one broker is one disk",          Note,    Brokers,      "",              "1 of at least 3",  |_, f| { f.brokers.retain(|id, _| *id == 1); f.partitions.values_mut().for_each(|p| { p.replicas = vec![1]; p.in_sync = vec![1]; }); f.clocks.retain(|id, _| *id == 1); }),
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
@@ -221,6 +225,10 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("a tier is missing",               Problem, Topics,       TIER,            "not there",        |_, f| { let s = survey(f); s.found.topics.remove(TIER); s.findings = diff(&Names::new("ns"), &s.wanted, &s.found); }),
         ("we may not write to a tier",      Problem, Permissions,  TIER,            "may not Write",    |_, f| { f.rights.get_mut(TIER).unwrap().as_mut().unwrap().remove(&Right::Write); }),
         ("we may not even see it",          Problem, Permissions,  TIER,            "described",        |_, f| { f.rights.insert(TIER.into(), Err("no".into())); }),
+        ("we may not trim what is done",    Problem, Permissions,  "ns.tasks",      "may not Delete",   |_, f| { f.rights.get_mut("ns.tasks").unwrap().as_mut().unwrap().remove(&Right::Delete); }),
+        ("workers may not join",            Problem, Permissions,  "",              "may not Read group ns-workers", |_, f| { f.workers.as_mut().unwrap().as_mut().unwrap().rights.remove(&Right::Read); }),
+        ("results go by age",               Problem, Topics,       "ns.results",    "retention.ms is 1000", |_, f| change(f, "ns.results", |t| { t.settings.insert("retention.ms".into(), "1000".into()); })),
+        ("a member of before tasks",        Problem, Group,        "",              "instances at a:1, b:2 are", |w, _| w.without_tasks = ["a:1", "b:2"].map(str::to_owned).into()),
         ("transactions are refused",        Problem, Permissions,  "",              "ns/doctor failed", |_, f| f.commit = Some(Err("no".into()))),
         ("a target refuses us",             Problem, Targets,      TARGET,          "allow permits",    |_, f| { f.rights.get_mut(TARGET).unwrap().as_mut().unwrap().remove(&Right::Write); }),
         ("everything is allowed",           Note,    Targets,      "",              "instance that runs", |w, _| w.allow = vec![Allow::new("ns", None).unwrap()]),
@@ -317,6 +325,21 @@ fn what_is_pending_is_counted_from_position_window_and_end() {
 }
 
 #[test]
+fn without_tasks_nothing_of_them_is_asked() {
+    let (mut wish, mut facts) = (wish(), healthy());
+    survey(&mut facts).tasks = false;
+    survey(&mut facts).wanted.retain(|spec| !spec.kind.is_of_tasks());
+    for topic in ["ns.tasks", "ns.results"] {
+        survey(&mut facts).found.topics.remove(topic);
+        facts.rights.remove(topic);
+    }
+    facts.workers = None;
+    wish.without_tasks = vec!["a:1".to_owned()];
+    let list = findings(&wish, &facts, NOW);
+    assert!(list.iter().all(|finding| finding.severity == Severity::Ok), "{list:#?}");
+}
+
+#[test]
 fn the_least_acls_name_every_resource() {
     let allowed = ["orders".to_owned(), r"bills\..*".to_owned(), "a|b".to_owned()];
     let mut wish = wish();
@@ -329,6 +352,8 @@ fn the_least_acls_name_every_resource() {
         "--topic ns.dead ",
         "--topic ns.meta ",
         "--topic ns.timers ",
+        "--topic ns.tasks --operation Read --operation Write --operation Delete",
+        "--topic ns.results --operation Read --operation Write --operation Delete",
         "--group ns --operation Read --operation Describe",
         "prefixed --transactional-id ns/ --operation Write --operation Describe",
         "--topic orders --operation Write --operation Describe --operation DescribeConfigs",

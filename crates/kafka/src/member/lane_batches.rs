@@ -23,6 +23,7 @@ pub(crate) struct LaneBatches {
     topics: GroupTopics,
     dead: Arc<str>,
     timers: Arc<str>,
+    tasks: Arc<str>,
     /// How far `<ns>.timers` is written.
     written: Arc<Written>,
     figures: Arc<LaneFigures>,
@@ -37,6 +38,7 @@ impl LaneBatches {
         figures: Arc<LaneFigures>,
     ) -> Self {
         let (dead, timers) = (setup.topics.dead(), setup.topics.timers());
+        let tasks = setup.topics.tasks();
         let topics = GroupTopics {
             names: setup.topics.names().to_vec(),
             intakes: setup.topics.intakes.len(),
@@ -46,7 +48,7 @@ impl LaneBatches {
             sign: None,
             first_id: first_intake,
         };
-        Self { setup, topics, dead, timers, written, figures }
+        Self { setup, topics, dead, timers, tasks, written, figures }
     }
 }
 
@@ -57,6 +59,7 @@ impl BatchOwner for LaneBatches {
             Destination::Target(name) => name,
             Destination::Dead => &self.dead,
             Destination::Timers => &self.timers,
+            Destination::Tasks => &self.tasks,
         }
     }
 
@@ -141,7 +144,7 @@ impl BatchMetrics {
                     ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
                     _ => {}
                 },
-                (Destination::Dead | Destination::Timers, _) => {}
+                (Destination::Dead | Destination::Timers | Destination::Tasks, _) => {}
             }
         }
         told

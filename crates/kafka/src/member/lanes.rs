@@ -24,7 +24,7 @@ use crate::cluster::topic_monitor::{Look, TopicHealth, Wanted};
 use crate::cluster::upkeep::{Needs, Upkeep};
 use crate::cluster::wall_clock_steps::{Looking, Steps};
 use crate::cluster::{BrokerClock, Lookup, Probe};
-use crate::meta::{Member, Members, MetaWriter, SharedRoster};
+use crate::meta::{Member, Members, MetaWriter, RegistryFeed, SharedRoster};
 use waterclock_engine::allow::Allow;
 use waterclock_engine::{Lane, Setup, TopicId};
 use waterclock_telemetry::LaneFigures;
@@ -179,6 +179,7 @@ pub struct LaneThreads {
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
     roster: SharedRoster,
+    registry: RegistryFeed,
     connection: Connection,
     meta: Option<Arc<MetaWriter>>,
     _probe: Option<Probe>,
@@ -331,6 +332,7 @@ impl LaneThreads {
             clock,
             policies,
             roster,
+            registry: RegistryFeed::default(),
             connection: connection.clone(),
             meta,
             _probe: probe,
@@ -359,7 +361,22 @@ impl LaneThreads {
         let seen = Arc::clone(&self.seen);
         let recreated = move || seen.recreated();
         let roster = Arc::clone(&self.roster);
-        Members::start(&self.connection, writer, describe, recreated, roster, &self.events)
+        let registry = self.registry.clone();
+        Members::start(
+            &self.connection,
+            writer,
+            describe,
+            recreated,
+            roster,
+            registry,
+            &self.events,
+        )
+    }
+
+    /// What is known of projects and services; nothing before [`announce`](Self::announce).
+    #[must_use]
+    pub fn registry(&self) -> &RegistryFeed {
+        &self.registry
     }
 
     /// How many records stand in each intake and tier, in the lanes that run here, as counted every 15 seconds.

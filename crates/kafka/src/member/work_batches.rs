@@ -37,7 +37,9 @@ impl BatchOwner for WorkBatches {
         match to {
             Destination::Target(name) => name,
             // A worker writes results, which name their topic, and dead letters.
-            Destination::Dead | Destination::Lane(_) | Destination::Timers => &self.dead,
+            Destination::Dead | Destination::Lane(_) | Destination::Tasks | Destination::Timers => {
+                &self.dead
+            }
         }
     }
 

@@ -23,6 +23,11 @@ pub(super) trait MetaState: Default {
 
     /// All records that the topic had when its leader last answered are taken in.
     fn reached_end(&mut self) {}
+
+    /// Becomes what a reading from the topic's beginning has given.
+    fn replace_by(&mut self, rebuilt: Self) {
+        *self = rebuilt;
+    }
 }
 
 /// Reads `<ns>.meta` into a state.
@@ -136,7 +141,7 @@ impl<S: MetaState> LiveMeta<S> {
     fn reached_end(&mut self) {
         let mut state = self.state.lock();
         if let Some(rebuilt) = self.rebuilt.take() {
-            *state = rebuilt;
+            state.replace_by(rebuilt);
         }
         state.reached_end();
     }

@@ -11,30 +11,26 @@
 //!    own. So compaction keeps all of them, in their order, and one that is written late never takes the place of the
 //!    first. The same holds for the id of the first intake.
 //!
-//! What it does not do: probes of the brokers' clocks and the members' announcements stand in the same topic, under
-//! keys that begin with [`CLOCK`] and [`MEMBER`]. This room passes over them.
+//! What it does not do: probes of the brokers' clocks, the members' announcements, and what is known of projects and services
+//! stand in the same topic, under keys that begin with [`CLOCK`] and [`MEMBER`], or that [`registry::is_key`] knows. This room
+//! passes over them.
 
-use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rand::TryRngCore as _;
 use rand::rngs::OsRng;
-use rdkafka::client::ClientContext;
 use rdkafka::error::KafkaError;
-use rdkafka::message::DeliveryResult;
-use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _, ProducerContext};
 use serde::{Deserialize, Serialize};
 
+use super::durable;
 use crate::client::connect::{Isolation, aside};
-use crate::client::errors;
-use crate::client::oauth::tokens;
 use crate::client::topic_reader::{Consumed, Patience, ReadError, Span, StartAt};
 use crate::client::{Connection, NoAnswer, TopicReader};
 use waterclock_engine::header::duration;
+use waterclock_engine::task::registry;
 use waterclock_engine::{Millis, Offset};
 
 /// The partition in which all values stand.
@@ -104,6 +100,8 @@ pub struct Meta {
     pub secret: Option<Secret>,
     /// The id of the intake that was there first: what was said of timers is told from what stands in a later one.
     pub intake: Option<String>,
+    /// The version of tasks; without it there are none.
+    pub tasks: Option<u32>,
 }
 
 impl Meta {
@@ -136,6 +134,8 @@ pub enum Value {
         /// The topic's id.
         id: String,
     },
+    /// Tasks, in the version that this program knows, under the key `tasks`.
+    Tasks,
 }
 
 const LADDER: &str = "ladder";
@@ -143,6 +143,9 @@ const LADDER: &str = "ladder";
 const SECRET: &str = "secret";
 const FIRST: &str = "first/";
 const INTAKE: &str = "intake/";
+const TASKS: &str = "tasks";
+/// Begins the keys of what is said of Kafka targets. This program passes over them.
+const TARGET: &str = "target/";
 /// Programs from before this one put it under a key that they shared.
 const OLD_INTAKE: &str = "intake";
 
@@ -170,6 +173,7 @@ impl Value {
             Self::Ladder(_) => LADDER.to_owned(),
             Self::First { name, .. } => format!("{FIRST}{name}"),
             Self::Intake { name, .. } => format!("{INTAKE}{name}"),
+            Self::Tasks => TASKS.to_owned(),
         }
     }
 
@@ -190,8 +194,9 @@ impl Value {
             Self::Intake { id, .. } => {
                 serde_json::to_value(IntakeText { version: VERSION, id: id.clone() })
             }
+            Self::Tasks => serde_json::to_value(VersionText { version: VERSION }),
         };
-        // Two plain structs of numbers and strings: nothing in them can fail.
+        // Plain structs of numbers and strings: nothing in them can fail.
         value.unwrap_or_default().to_string()
     }
 }
@@ -224,7 +229,7 @@ struct IntakeText {
     id: String,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct VersionText {
     version: u32,
 }
@@ -391,6 +396,11 @@ fn read_intake(bytes: &[u8]) -> Option<String> {
     serde_json::from_slice(bytes).ok().map(|text: IntakeText| text.id)
 }
 
+fn read_tasks(bytes: &[u8]) -> Option<u32> {
+    let text: VersionText = serde_json::from_slice(bytes).ok()?;
+    (text.version > 0).then_some(text.version)
+}
+
 fn read_secret(bytes: &[u8]) -> Option<Secret> {
     let text: SecretText = serde_json::from_slice(bytes).ok()?;
     let mut key = [0; 32];
@@ -497,6 +507,35 @@ impl SecretInForce {
     }
 }
 
+/// Whether tasks are in force, by the records of meta that were read so far.
+#[derive(Clone, Debug)]
+pub(super) struct TasksInForce(LastValue<u32>);
+
+impl Default for TasksInForce {
+    fn default() -> Self {
+        Self(LastValue::new(TASKS))
+    }
+}
+
+impl TasksInForce {
+    /// Takes in the next record.
+    pub(super) fn take(&mut self, offset: i64, key: Option<&[u8]>, value: Option<&[u8]>) {
+        if key == Some(TASKS.as_bytes()) {
+            self.0.take(offset, value, read_tasks);
+        }
+    }
+
+    /// A version that this program does not know counts, too: tasks are in force.
+    pub(super) fn are(&self) -> bool {
+        self.0.value.is_some() || self.0.newer.is_some()
+    }
+}
+
+/// Whether a key is of what is known of projects, services and targets: another reader has those.
+fn is_of_registry(key: &[u8]) -> bool {
+    std::str::from_utf8(key).is_ok_and(|key| registry::is_key(key) || key.starts_with(TARGET))
+}
+
 /// Collects what is in force from records in the order of their offsets.
 #[derive(Debug)]
 pub(super) struct Reading {
@@ -505,6 +544,7 @@ pub(super) struct Reading {
     secret: LastValue<Secret>,
     intakes: Firsts<String>,
     old_intake: LastValue<String>,
+    tasks: TasksInForce,
 }
 
 impl Reading {
@@ -515,6 +555,7 @@ impl Reading {
             secret: LastValue::new(SECRET),
             intakes: Firsts::new(INTAKE),
             old_intake: LastValue::new(OLD_INTAKE),
+            tasks: TasksInForce::default(),
         }
     }
 
@@ -531,7 +572,9 @@ impl Reading {
             Some(key) if key == OLD_INTAKE.as_bytes() => {
                 self.old_intake.take(offset, value, read_intake);
             }
+            Some(key) if key == TASKS.as_bytes() => self.tasks.take(offset, Some(key), value),
             Some(key) if [CLOCK, MEMBER].iter().any(|begin| key.starts_with(begin.as_bytes())) => {}
+            Some(key) if is_of_registry(key) => {}
             _ => tracing::warn!(offset, "skipped a record of unknown key in meta"),
         }
     }
@@ -547,7 +590,8 @@ impl Reading {
             Some(id) => Some(id),
             None => self.intakes.found(topic)?,
         };
-        Ok(Meta { ladder, secret, intake })
+        let tasks = self.tasks.0.or(None, topic)?;
+        Ok(Meta { ladder, secret, intake, tasks })
     }
 }
 
@@ -618,24 +662,8 @@ pub(super) fn to_end(
     read.map(|_| to).map_err(failed)
 }
 
-fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Error {
+pub(super) fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Error {
     Error::Kafka { what, topic: topic.to_owned(), source }
-}
-
-/// Keeps what became of the one record.
-#[derive(Clone, Default)]
-struct Outcome(Arc<Mutex<Option<Result<(), KafkaError>>>>);
-
-impl ClientContext for Outcome {
-    tokens!();
-}
-
-impl ProducerContext for Outcome {
-    type DeliveryOpaque = ();
-    fn delivery(&self, delivery: &DeliveryResult<'_>, (): ()) {
-        let result = delivery.as_ref().map(|_| ()).map_err(|(error, _)| error.clone());
-        *self.0.lock() = Some(result);
-    }
 }
 
 /// Puts one value in force; when this returns, all replicas in sync have it.
@@ -645,29 +673,8 @@ impl ProducerContext for Outcome {
 /// # Errors
 /// [`Error::Unacknowledged`]: it may be in force or not; read again. Others: it is not.
 pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), Error> {
-    let failed = |what| move |source| kafka(what, topic, source);
-    let outcome = Outcome::default();
-    let mut config = connection.client("waterclock-meta");
-    config
-        .set("acks", "all")
-        .set("enable.idempotence", "true")
-        .set("linger.ms", "0")
-        .set("message.timeout.ms", (WRITE_MAX.as_millis() as u64).to_string())
-        .set("allow.auto.create.topics", "false");
-    let producer: BaseProducer<Outcome> =
-        config.create_with_context(outcome.clone()).map_err(failed("make a writer of"))?;
     let (key, text) = (value.key(), value.encode());
-    let record = BaseRecord::to(topic).partition(PARTITION).key(&key).payload(&text);
-    producer.send(record).map_err(|(error, _)| kafka("write", topic, error))?;
-    let flushed = producer.flush(WRITE_MAX + Duration::from_secs(5));
-    let result = outcome.0.lock().take();
-    match (result, flushed) {
-        (Some(Ok(())), _) => Ok(()),
-        (Some(Err(source)), _) | (None, Err(source)) if !errors::kind(&source).may_be_written() => {
-            Err(kafka("write", topic, source))
-        }
-        _ => Err(Error::Unacknowledged { topic: topic.to_owned(), key }),
-    }
+    durable::write(connection, topic, &key, Some(&text), WRITE_MAX).map(drop)
 }
 
 #[cfg(test)]

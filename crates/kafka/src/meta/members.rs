@@ -1,7 +1,8 @@
 //! Announces to the other members which lanes run here and where this process answers, and reads their announcements.
 //!
 //! It has turns on the process's thread for events. It puts `member/<instance>` into `<ns>.meta` when its lanes change and every half minute, and takes it
-//! away when it leaves. It keeps the announcements of the others as a [`Roster`].
+//! away when it leaves. It keeps the announcements of the others as a [`Roster`], and what is known of projects and services in a
+//! [`RegistryFeed`].
 //!
 //! # Invariants
 //! 1. An announcement of this process has arrived when it has been read back; until then it is repeated.
@@ -16,7 +17,10 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::live::{LiveMeta, MetaState, Progress};
-use super::{MEMBER, Member, MetaWriter, PARTITION, Roster, Secret, SharedRoster};
+use super::registry::RegistryReader;
+use super::{
+    MEMBER, Member, MetaWriter, PARTITION, Registrar, RegistryFeed, Roster, Secret, SharedRoster,
+};
 use crate::client::Connection;
 use crate::client::connect::{Isolation, aside};
 use crate::client::events::{Events, Task, Turns};
@@ -30,7 +34,7 @@ const EVERY: Duration = Duration::from_secs(30);
 const AGAIN: Duration = Duration::from_secs(2);
 /// Lanes that came or went are noticed within this.
 const POLL: Duration = Duration::from_millis(200);
-/// How long another member may have another allow-list: when all are given a new one, some have it before others.
+/// How long another member may differ: when all are given something new, some have it before others.
 const DIFFERS_MAX: Duration = Duration::from_secs(10);
 /// How long a broker holds a fetch for which there is nothing; probes of the clocks end most of them.
 const WAIT: Duration = Duration::from_secs(1);
@@ -46,11 +50,13 @@ pub struct Members {
     /// Those of its [`MembersTask`]; none once it has left.
     turns: Mutex<Option<Turns>>,
     announcer: Arc<Announcer>,
+    registry: RegistryFeed,
+    registrar: Registrar,
 }
 
 impl Members {
     /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes. What is read goes into
-    /// `roster`. `recreated` says how often topics of ours were seen to have been created again.
+    /// `roster` and `registry`. `recreated` says how often topics of ours were seen to have been created again.
     ///
     /// # Errors
     /// The reader could not be made: the configuration is wrong.
@@ -60,12 +66,19 @@ impl Members {
         describe: impl Fn() -> Member + Send + 'static,
         recreated: impl Fn() -> u64 + Send + 'static,
         roster: SharedRoster,
+        registry: RegistryFeed,
         events: &Events,
     ) -> Result<Self, KafkaError> {
         let reader =
             TopicReader::to_ends(connection, "waterclock-members", Isolation::Committed, WAIT)?;
+        let state = Arc::new(Mutex::new(MembersMeta {
+            roster: Arc::clone(&roster),
+            registry: RegistryReader::default(),
+        }));
         let mut meta =
-            LiveMeta::new(reader, writer.topic(), Arc::clone(&roster), StartAt::Beginning);
+            LiveMeta::new(reader, writer.topic(), Arc::clone(&state), StartAt::Beginning);
+        let registrar =
+            Registrar::new(connection.clone(), writer.topic().to_owned(), registry.clone());
         meta.begin()?;
         let bell = meta.bell(events.thread()?);
         let Member { instance, incarnation, .. } = describe();
@@ -79,6 +92,8 @@ impl Members {
         let task = MembersTask {
             bell,
             meta,
+            state,
+            registry: registry.clone(),
             looked: None,
             announcer: Arc::clone(&announcer),
             describe,
@@ -86,11 +101,11 @@ impl Members {
             recreated,
             roster: Arc::clone(&roster),
             sent: None,
-            differs: None,
-            is_difference_said: false,
+            other_lists: Complaint::default(),
+            without_tasks: Complaint::default(),
         };
         let turns = Mutex::new(Some(events.add(POLL, task)?));
-        Ok(Self { roster, turns, announcer })
+        Ok(Self { roster, turns, announcer, registry, registrar })
     }
 
     fn lock(&self) -> parking_lot::MutexGuard<'_, Roster> {
@@ -114,6 +129,18 @@ impl Members {
     #[must_use]
     pub fn secret(&self) -> Option<Secret> {
         self.lock().secret()
+    }
+
+    /// What is known of projects and services.
+    #[must_use]
+    pub fn registry(&self) -> &RegistryFeed {
+        &self.registry
+    }
+
+    /// Changes that.
+    #[must_use]
+    pub fn registrar(&self) -> &Registrar {
+        &self.registrar
     }
 
     /// Takes away what was said, unless a later start of ours has said something already, and waits for less than a second
@@ -187,7 +214,10 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
 /// Has the turns. The bell is dropped before its reader is: fields drop in order.
 struct MembersTask<D: Fn() -> Member, R: Fn() -> u64> {
     bell: Bell,
-    meta: LiveMeta<Roster>,
+    meta: LiveMeta<MembersMeta>,
+    state: Arc<Mutex<MembersMeta>>,
+    /// Is told of projects and services.
+    registry: RegistryFeed,
     /// When it was last looked what there is to say.
     looked: Option<Instant>,
     announcer: Arc<Announcer>,
@@ -200,14 +230,54 @@ struct MembersTask<D: Fn() -> Member, R: Fn() -> u64> {
     roster: SharedRoster,
     /// The last announcement, and when it was sent.
     sent: Option<(Member, Instant)>,
-    /// Since when another member allows other targets.
-    differs: Option<Instant>,
-    is_difference_said: bool,
+    /// Another member allows other targets.
+    other_lists: Complaint,
+    /// Another member knows no tasks, which are in force.
+    without_tasks: Complaint,
 }
 
-impl MetaState for Roster {
+/// What this process keeps of the topic.
+#[derive(Default)]
+struct MembersMeta {
+    roster: SharedRoster,
+    registry: RegistryReader,
+}
+
+impl MetaState for MembersMeta {
     fn take(&mut self, record: &Consumed<'_>) {
-        self.take_record(record);
+        self.roster.lock().take_record(record);
+        self.registry.take(record.offset(), record.key(), record.value());
+    }
+
+    fn reached_end(&mut self) {
+        self.registry.reached_end();
+    }
+
+    fn replace_by(&mut self, rebuilt: Self) {
+        // Others have this roster, and not its place.
+        *self.roster.lock() = std::mem::take(&mut *rebuilt.roster.lock());
+        self.registry = rebuilt.registry;
+    }
+}
+
+/// Something that is wrong with another member, which is said once, unless it is about to end.
+#[derive(Debug, Default)]
+struct Complaint {
+    since: Option<Instant>,
+    is_said: bool,
+}
+
+impl Complaint {
+    /// Takes in whether it is wrong now; true: it is to be said.
+    fn look(&mut self, is_wrong: bool, now: Instant) -> bool {
+        if !is_wrong {
+            *self = Self::default();
+            return false;
+        }
+        let since = *self.since.get_or_insert(now);
+        let is_due = !self.is_said && now.saturating_duration_since(since) >= DIFFERS_MAX;
+        self.is_said |= is_due;
+        is_due
     }
 }
 
@@ -238,7 +308,9 @@ impl<D: Fn() -> Member, R: Fn() -> u64> Drop for MembersTask<D, R> {
 impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
     /// Whether there may be more to hear at once.
     fn hear(&mut self) -> bool {
-        (0..TURN_MAX).all(|_| self.meta.poll(Duration::ZERO) == Progress::More)
+        let is_more = (0..TURN_MAX).all(|_| self.meta.poll(Duration::ZERO) == Progress::More);
+        self.registry.publish(&self.state.lock().registry);
+        is_more
     }
 
     /// What the topic says of us; nothing if that was an earlier start.
@@ -248,25 +320,31 @@ impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
         (member.incarnation == self.announcer.incarnation).then(|| member.clone())
     }
 
-    /// Says once that another member delivers to other targets than this one, unless that is about to end.
+    /// Says that another member delivers to other targets than this one, or that it knows no tasks.
     fn compare(&mut self, now: Instant) {
         let Some((me, _)) = &self.sent else { return };
-        let other = {
+        let has_tasks = self.registry.has_tasks();
+        let (other_list, without_tasks) = {
             let roster = self.roster.lock();
-            let mut others = roster.active().filter(|other| other.instance != me.instance);
-            others.find(|other| other.allow.is_some() && other.allow != me.allow).cloned()
+            let find = |is_it: &dyn Fn(&Member) -> bool| -> Option<String> {
+                let mut others = roster.active().filter(|other| other.instance != me.instance);
+                others.find(|other| is_it(other)).map(|other| other.address.clone())
+            };
+            let other_list = find(&|other| other.allow.is_some() && other.allow != me.allow);
+            (other_list, find(&|other| has_tasks && !other.tasks))
         };
-        let Some(other) = other else {
-            (self.differs, self.is_difference_said) = (None, false);
-            return;
-        };
-        let since = *self.differs.get_or_insert(now);
-        if !self.is_difference_said && now.saturating_duration_since(since) >= DIFFERS_MAX {
-            self.is_difference_said = true;
+        if self.other_lists.look(other_list.is_some(), now) {
             tracing::warn!(
-                other = other.address,
+                other = other_list,
                 remedy = "give all instances the same allow-list",
                 "another instance has another allow-list, and makes dead letters of what only this one allows"
+            );
+        }
+        if self.without_tasks.look(without_tasks.is_some(), now) {
+            tracing::error!(
+                other = without_tasks,
+                remedy = "stop that instance, and start this version there",
+                "another instance is of a version that knows no tasks, and makes dead letters of them"
             );
         }
     }
@@ -283,5 +361,23 @@ impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
             self.announcer.say(&now);
             self.sent = Some((now, Instant::now()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lasts_is_said_once_and_again_after_it_was_gone() {
+        let start = Instant::now();
+        let mut complaint = Complaint::default();
+        let mut look =
+            |at: u64, is_wrong| complaint.look(is_wrong, start + Duration::from_secs(at));
+        assert!(!look(0, true) && !look(9, true), "it may be about to end");
+        assert!(look(10, true));
+        assert!(!look(11, true) && !look(60, true), "once");
+        assert!(!look(61, false) && !look(62, true));
+        assert!(look(72, true));
     }
 }

@@ -42,6 +42,10 @@ pub struct Member {
     pub allow: Option<BTreeMap<String, Vec<Vec<String>>>>,
     /// The longest delay that it accepts; `None`: it did not say so.
     pub max_delay: Option<Millis>,
+    /// It knows tasks; a program from before them does not say so.
+    pub tasks: bool,
+    /// It has a worker.
+    pub worker: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -59,6 +63,10 @@ struct Text {
     /// In milliseconds.
     #[serde(default)]
     max_delay: Option<u64>,
+    #[serde(default)]
+    tasks: bool,
+    #[serde(default)]
+    worker: bool,
     /// When it was written by the member's own clock, for people.
     at: u64,
 }
@@ -74,6 +82,8 @@ impl Member {
             threads: self.threads,
             allow: self.allow.clone(),
             max_delay: self.max_delay.map(|most| most.0),
+            tasks: self.tasks,
+            worker: self.worker,
             at: wall_clock().0,
         };
         // Numbers and strings: nothing in them can fail.
@@ -91,6 +101,8 @@ impl Member {
             threads: text.threads,
             allow: text.allow,
             max_delay: text.max_delay.map(Millis),
+            tasks: text.tasks,
+            worker: text.worker,
         })
     }
 
@@ -214,6 +226,8 @@ mod tests {
             lanes: lanes.iter().copied().map(Lane).collect(),
             allow: None,
             max_delay: Some(Millis(60_000)),
+            tasks: true,
+            worker: true,
             threads: 1,
         }
     }
@@ -271,6 +285,13 @@ mod tests {
         assert_eq!(lanes(&after, "a"), (vec![], false));
         assert_eq!(lanes(&after, "b"), (vec![0, 1, 2], true));
         assert_eq!(lanes(&after, "c"), (vec![], true), "it had none to lose");
+    }
+
+    #[test]
+    fn a_member_of_before_knows_no_tasks_and_has_no_worker() {
+        let said = r#"{"version":1,"instance":"a","boot":"1","address":"a:80","lanes":[],"at":0}"#;
+        let before = Member::decode(said.as_bytes()).unwrap();
+        assert_eq!((before.tasks, before.worker), (false, false));
     }
 
     #[test]

@@ -134,8 +134,8 @@ pub fn diff(names: &Names, wanted: &[TopicSpec], found: &Found) -> Vec<Finding> 
 fn bytes_before(kind: Kind, wanted: &[TopicSpec], found: &Found) -> Option<u64> {
     let comes_from: &[Kind] = match kind {
         Kind::Intake | Kind::Meta | Kind::Timers => &[],
-        Kind::Delay => &[Kind::Intake],
-        Kind::Dead => &[Kind::Intake, Kind::Delay],
+        Kind::Delay | Kind::Tasks | Kind::Results => &[Kind::Intake],
+        Kind::Dead => &[Kind::Intake, Kind::Delay, Kind::Results],
     };
     let before = wanted.iter().filter(|spec| comes_from.contains(&spec.kind));
     before
@@ -182,7 +182,11 @@ impl Findings<'_> {
     fn partitions(&mut self, spec: &TopicSpec, topic: &FoundTopic) {
         let (is, want) = (topic.partitions, spec.partitions);
         let severity = match spec.kind {
-            Kind::Intake | Kind::Delay | Kind::Timers if is != want => Severity::Wrong,
+            Kind::Intake | Kind::Delay | Kind::Timers | Kind::Tasks | Kind::Results
+                if is != want =>
+            {
+                Severity::Wrong
+            }
             Kind::Dead if is < want => Severity::Wrong,
             // A lane's checkpoints stand in one of these.
             Kind::Meta if is < META_PARTITIONS_MIN as i32 => Severity::Wrong,

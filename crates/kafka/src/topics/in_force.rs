@@ -1,4 +1,4 @@
-//! Puts ladder and lanes in force, and finds out which are.
+//! Puts ladder, lanes and tasks in force, and finds out what is.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
@@ -49,6 +49,8 @@ pub struct Request {
     pub lead_max: Millis,
     /// What may wait in memory.
     pub horizon: Millis,
+    /// Tasks are to be in force. A namespace that is new has them anyway, and nothing takes them away.
+    pub tasks: bool,
 }
 
 /// What an instance needs to know of its namespace.
@@ -62,6 +64,8 @@ pub struct InForce {
     pub secret: Secret,
     /// The id of the main intake that was there first, once that was looked at.
     pub first_intake: Option<String>,
+    /// Tasks are in force.
+    pub tasks: bool,
     /// The lane topics in the order of the engine's `TopicId`.
     pub topics: Vec<String>,
     /// Every topic, as it must be.
@@ -79,7 +83,9 @@ pub struct InForce {
 pub struct Applied {
     /// What is in force now.
     pub in_force: LadderInForce,
-    /// Whether that differs from before.
+    /// Tasks are in force now.
+    pub tasks: bool,
+    /// Whether anything of that differs from before.
     pub changed: bool,
     /// Topics that were created.
     pub created: Vec<String>,
@@ -91,7 +97,7 @@ pub struct Applied {
     pub findings: Vec<Finding>,
 }
 
-/// Creates what is missing and puts ladder and lanes in force.
+/// Creates what is missing and puts ladder, lanes and, where that is asked, tasks in force.
 ///
 /// # Errors
 /// Nothing is put in force. Topics that were created stay; apply again when the cause is mended.
@@ -105,9 +111,11 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
     };
     let mut live = live_members(connection, &request.namespace)?;
     let until = Instant::now() + SEATS_MAX;
-    let mut plan = loop {
-        match next(request, None, before.ladder.as_ref(), live) {
-            Err(Error::Live { .. }) if Instant::now() < until => {
+    let (mut plan, tasks) = loop {
+        let plan = next(request, None, before.ladder.as_ref(), live)
+            .and_then(|plan| Ok((plan, next_tasks(request, before.tasks, live)?)));
+        match plan {
+            Err(Error::Live { .. } | Error::LiveForTasks { .. }) if Instant::now() < until => {
                 std::thread::sleep(SEATS_AGAIN);
                 live = live_members(connection, &request.namespace)?;
             }
@@ -118,17 +126,36 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
     let ladder = ladder_of(request, &plan)?;
 
     let found = inspect(connection, &names)?;
-    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let brokers = found.brokers.len();
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, brokers, tasks);
     let missing: Vec<_> =
         specs.iter().filter(|spec| !found.topics.contains_key(&spec.name)).cloned().collect();
     created.extend(create(connection, &missing)?);
 
-    let changed = before.ladder.as_ref() != Some(&plan);
-    if changed {
+    let is_new_ladder = before.ladder.as_ref() != Some(&plan);
+    if is_new_ladder {
         meta::write(connection, &names.meta(), &Value::Ladder(plan.clone()))?;
     }
     let findings = diff(&names, &specs, &inspect(connection, &names)?);
-    Ok(Applied { in_force: plan, changed: changed || founded, created, drained, empty, findings })
+    let is_new_to_tasks = tasks && before.tasks.is_none();
+    if is_new_to_tasks {
+        // There is no way back: a topic that somebody made in another form would keep every instance from its start.
+        let misfits = misfits_of_tasks(&specs, &findings);
+        if !misfits.is_empty() {
+            return Err(Error::Misconfigured(misfits));
+        }
+        meta::write(connection, &names.meta(), &Value::Tasks)?;
+    }
+    let changed = is_new_ladder || is_new_to_tasks || founded;
+    Ok(Applied { in_force: plan, tasks, changed, created, drained, empty, findings })
+}
+
+/// What keeps the topics of tasks from holding what is promised.
+fn misfits_of_tasks(specs: &[TopicSpec], findings: &[Finding]) -> Vec<Finding> {
+    let is_of_tasks =
+        |topic: &str| specs.iter().any(|spec| spec.name == topic && spec.kind.is_of_tasks());
+    let misfits = findings.iter().filter(|of| of.refuses() && is_of_tasks(&of.topic));
+    misfits.cloned().collect()
 }
 
 /// What [`begin`] made.
@@ -139,7 +166,7 @@ struct Made {
     founded: bool,
 }
 
-/// Makes the topics of a namespace for which nothing is in force, and puts a secret, lanes and a ladder in force, unless
+/// Makes the topics of a namespace for which nothing is in force, and puts tasks, a secret, lanes and a ladder in force, unless
 /// somebody else does so at the same time: then theirs are taken.
 fn begin(
     connection: &Connection,
@@ -151,7 +178,9 @@ fn begin(
     // Nobody can be running.
     let plan = next(request, lanes_left(names, &found), before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
-    let specs = wanted(names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let tasks = begins_with_tasks(names, request, before, &found);
+    let brokers = found.brokers.len();
+    let specs = wanted(names, plan.lanes, &ladder, &request.further_intakes, brokers, tasks);
     // A topic that is there with other partitions would fix a wrong number of lanes for good.
     let wrong = |found: &Found| -> Vec<Finding> {
         let findings = diff(names, &specs, found).into_iter();
@@ -190,6 +219,10 @@ fn begin(
     if before.is_whole() {
         return Ok(Made { created, founded: false });
     }
+    // Before what makes the namespace whole: who finds it whole finds its tasks, too.
+    if tasks && before.tasks.is_none() {
+        meta::write(connection, &names.meta(), &Value::Tasks)?;
+    }
     let ours = Value::first(plan)?;
     meta::write(connection, &names.meta(), &ours)?;
     *before = wait_for_first(connection, names, request)?;
@@ -205,6 +238,13 @@ fn lanes_left(names: &Names, found: &Found) -> Option<u16> {
     (partitions(&names.timers()) == Some(of_intake))
         .then(|| u16::try_from(of_intake).ok())
         .flatten()
+}
+
+/// Whether a namespace in which nothing is in force gets tasks. One of which only meta is gone is as it was before.
+fn begins_with_tasks(names: &Names, request: &Request, before: &Meta, found: &Found) -> bool {
+    let is_left = lanes_left(names, found).is_some();
+    let had_them = before.tasks.is_some() || found.topics.contains_key(&names.tasks());
+    request.tasks || had_them || !is_left
 }
 
 /// Reads until something is in force.
@@ -230,6 +270,8 @@ fn wait_for_first(
 pub struct Survey {
     /// Something was put in force; else all is compared with what `apply` would put there.
     pub applied: bool,
+    /// Tasks are in force, or would be.
+    pub tasks: bool,
     /// Partitions of every lane topic.
     pub lanes: u16,
     /// The ladder, with the tiers that are being drained.
@@ -254,9 +296,16 @@ pub fn survey(connection: &Connection, request: &Request) -> Result<Survey, Erro
     let found = inspect(connection, &names)?;
     let plan = next(request, lanes_left(&names, &found), before.ladder.as_ref(), 0)?;
     let ladder = ladder_of(request, &plan)?;
-    let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let tasks = if before.is_whole() {
+        before.tasks.is_some() || request.tasks
+    } else {
+        begins_with_tasks(&names, request, &before, &found)
+    };
+    let brokers = found.brokers.len();
+    let wanted = wanted(&names, plan.lanes, &ladder, &request.further_intakes, brokers, tasks);
     Ok(Survey {
         applied: before.is_whole(),
+        tasks,
         lanes: plan.lanes,
         topics: names.of_lanes(&request.further_intakes, &ladder),
         findings: diff(&names, &wanted, &found),
@@ -304,7 +353,7 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
         let (connection, names) = (connection.clone(), names.clone());
         move || inspect(&connection, &names)
     });
-    let Meta { ladder: Some(plan), secret: Some(secret), intake: first_intake } =
+    let Meta { ladder: Some(plan), secret: Some(secret), intake: first_intake, tasks } =
         read(connection, &names, request)?
     else {
         return Err(Error::NotApplied { namespace: request.namespace.clone() });
@@ -321,7 +370,8 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
     }
     let ladder = ladder_of(request, &plan)?;
     let found = looking.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, found.brokers.len());
+    let (brokers, tasks) = (found.brokers.len(), tasks.is_some());
+    let specs = wanted(&names, plan.lanes, &ladder, &request.further_intakes, brokers, tasks);
     let (misconfigured, notes): (Vec<_>, Vec<_>) =
         diff(&names, &specs, &found).into_iter().partition(Finding::refuses);
     if !misconfigured.is_empty() {
@@ -336,6 +386,7 @@ fn check_once(connection: &Connection, request: &Request) -> Result<InForce, Err
         ladder,
         secret,
         first_intake,
+        tasks,
         topics,
         specs,
         cluster_id: found.cluster_id,
@@ -420,6 +471,21 @@ pub(super) fn next(
     let old: BTreeSet<Millis> = before.holds.iter().chain(&before.draining).copied().collect();
     let draining = old.into_iter().filter(|hold| !holds.contains(hold)).collect();
     Ok(LadderInForce { lanes: before.lanes, holds, draining })
+}
+
+/// Whether tasks are in force after this request. `before`: the version in force. Pure.
+pub(super) fn next_tasks(
+    request: &Request,
+    before: Option<u32>,
+    live: usize,
+) -> Result<bool, Error> {
+    if before.is_some() || !request.tasks {
+        return Ok(before.is_some());
+    }
+    if live > 0 {
+        return Err(Error::LiveForTasks { namespace: request.namespace.clone(), members: live });
+    }
+    Ok(true)
 }
 
 /// Takes tiers off the list in which nothing is pending; only while nobody reads by the old list.

@@ -1,6 +1,6 @@
 use std::collections::BTreeSet;
 
-use super::in_force::next;
+use super::in_force::{next, next_tasks};
 use super::*;
 use crate::meta::LadderInForce;
 use waterclock_engine::ladder::Preset;
@@ -15,7 +15,7 @@ fn names() -> Names {
 
 fn specs(brokers: usize) -> Vec<TopicSpec> {
     let ladder = Ladder::new(&[S, M], &[H], Millis(2_000)).unwrap();
-    wanted(&names(), 6, &ladder, &["eu".to_owned()], brokers)
+    wanted(&names(), 6, &ladder, &["eu".to_owned()], brokers, true)
 }
 
 /// A cluster in which everything is as `apply` makes it.
@@ -41,13 +41,17 @@ fn fit(brokers: usize) -> Found {
 }
 
 #[test]
-fn a_namespace_needs_intakes_tiers_dead_letters_meta_and_timers() {
+fn a_namespace_needs_intakes_tiers_dead_letters_meta_and_timers_and_two_topics_for_tasks() {
     let rows: Vec<(String, i32, i32)> =
         specs(3).into_iter().map(|spec| (spec.name, spec.partitions, spec.replication)).collect();
     let want =
         ["intake", "intake.eu", "delay.1s", "delay.1m", "delay.1h", "dead", "meta", "timers"];
-    let want: Vec<_> = want.iter().map(|name| (format!("ns.{name}"), 6, 3)).collect();
+    let want: Vec<_> =
+        want.iter().chain(&["tasks", "results"]).map(|name| (format!("ns.{name}"), 6, 3)).collect();
     assert_eq!(rows, want);
+    let ladder = Ladder::new(&[S, M], &[H], Millis(2_000)).unwrap();
+    let without = wanted(&names(), 6, &ladder, &["eu".to_owned()], 3, false);
+    assert_eq!(without, specs(3)[..rows.len() - 2]);
     assert_eq!(specs(1)[0].replication, 1);
     assert_eq!(specs(5)[0].replication, 3);
     let meta = specs(5).into_iter().find(|spec| spec.kind == Kind::Meta);
@@ -67,6 +71,10 @@ fn every_record_fits_into_what_it_can_come_to() {
     let bytes = |kind| template(kind).must["max.message.bytes"].parse::<u64>().unwrap();
     assert!(bytes(Kind::Intake) >= 2 << 20);
     assert!(bytes(Kind::Delay) >= bytes(Kind::Intake) + STEP_BYTES);
+    for kind in [Kind::Tasks, Kind::Results] {
+        assert!(bytes(kind) >= bytes(Kind::Intake) + STEP_BYTES);
+        assert!(bytes(Kind::Dead) >= bytes(kind) + STEP_BYTES);
+    }
     assert!(bytes(Kind::Dead) >= bytes(Kind::Delay) + STEP_BYTES);
 }
 
@@ -82,7 +90,7 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         found.topics.get_mut(name).unwrap()
     }
     #[rustfmt::skip]
-    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 29] = [
+    let cases: [(&str, usize, Break, &str, &str, Severity, &str); 34] = [
         // why                            brokers, what is broken, topic, what, severity, in the remedy
         ("a tier is not there",           1, |f| { f.topics.remove("ns.delay.1m"); }, "ns.delay.1m", "topic", Missing, "waterclock topics apply"),
         ("pending records go by age",     1, |f| set(f, "ns.delay.1h", "retention.ms", "604800000"), "ns.delay.1h", "retention.ms", Wrong, "kafka-configs.sh --bootstrap-server b:9092 --alter --add-config retention.ms=-1 --entity-type topics --entity-name ns.delay.1h"),
@@ -99,6 +107,11 @@ fn each_setting_that_cannot_hold_is_refused_and_says_what_to_do() {
         ("acknowledged and lost",         1, |f| set(f, "ns.dead", "unclean.leader.election.enable", "true"), "ns.dead", "unclean.leader.election.enable", Wrong, "=false"),
         ("2 MiB do not fit",              1, |f| set(f, "ns.intake", "max.message.bytes", "1048588"), "ns.intake", "max.message.bytes", Wrong, "max.message.bytes=2162688"),
         ("a fitting record outgrows",     1, |f| set(f, "ns.intake.eu", "max.message.bytes", "9000000"), "ns.delay.1s", "max.message.bytes", Wrong, "max.message.bytes=9065536"),
+        ("and so does a task",            1, |f| set(f, "ns.intake.eu", "max.message.bytes", "9000000"), "ns.tasks", "max.message.bytes", Wrong, "max.message.bytes=9065536"),
+        ("tasks come into force",         1, |f| { f.topics.remove("ns.tasks"); }, "ns.tasks", "topic", Missing, "waterclock topics apply"),
+        ("tasks would go by age",         1, |f| set(f, "ns.tasks", "retention.ms", "604800000"), "ns.tasks", "retention.ms", Wrong, "retention.ms=-1"),
+        ("results at a chosen time",      1, |f| set(f, "ns.results", "message.timestamp.type", "CreateTime"), "ns.results", "message.timestamp.type", Wrong, "message.timestamp.type=LogAppendTime"),
+        ("a lane gets no results",        1, |f| topic(f, "ns.results").partitions = 5, "ns.results", "partitions", Wrong, "--partitions 6"),
         ("dead letters are larger still", 1, |f| set(f, "ns.delay.1h", "max.message.bytes", "9000000"), "ns.dead", "max.message.bytes", Wrong, "max.message.bytes=9065536"),
         ("no batch of changes fits",      1, |f| set(f, "ns.timers", "max.message.bytes", "150"), "ns.timers", "max.message.bytes", Wrong, "max.message.bytes=1048588"),
         ("no checkpoint fits",            1, |f| set(f, "ns.meta", "max.message.bytes", "100"), "ns.meta", "max.message.bytes", Wrong, "max.message.bytes=1048588"),
@@ -150,6 +163,30 @@ fn request(lanes: Option<u16>, holds: Option<&[Millis]>) -> Request {
         holds: holds.map(<[Millis]>::to_vec),
         lead_max: Millis(2_000),
         horizon: Millis(2_000),
+        tasks: false,
+    }
+}
+
+#[test]
+fn tasks_come_into_force_once_and_while_nobody_is_there() {
+    let asked = Request { tasks: true, ..request(None, None) };
+    let unasked = request(None, None);
+    #[rustfmt::skip]
+    let cases = [
+        // why                      request   before    live  want
+        ("nothing is asked",        &unasked, None,     0,    Ok(false)),
+        ("with members, too",       &unasked, None,     3,    Ok(false)),
+        ("asked for",               &asked,   None,     0,    Ok(true)),
+        ("members would not see",   &asked,   None,     2,    Err("live members (2); stop all instances, then run `waterclock topics apply --tasks` again")),
+        ("they are in force",       &asked,   Some(1),  2,    Ok(true)),
+        ("nothing takes them away", &unasked, Some(1),  0,    Ok(true)),
+    ];
+    for (why, request, before, live, want) in cases {
+        match (next_tasks(request, before, live), want) {
+            (Ok(got), Ok(want)) => assert_eq!(got, want, "{why}"),
+            (Err(got), Err(want)) => assert!(got.to_string().contains(want), "{why}: {got}"),
+            (got, want) => panic!("{why}: got {got:?}, want {want:?}"),
+        }
     }
 }
 

@@ -215,7 +215,8 @@ fn make_topics(
     mut names: Vec<String>,
     target: &str,
 ) -> Result<(MadeTopics, StateKey), topics::Error> {
-    names.push(Names::new(&request.namespace).meta());
+    let own = Names::new(&request.namespace);
+    names.extend([own.meta(), own.tasks(), own.results()]);
     // First, so that what was made before something failed goes, too.
     let made = MadeTopics {
         connection: connection.clone(),

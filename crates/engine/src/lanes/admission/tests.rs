@@ -78,6 +78,7 @@ fn entry(offset: i64, origin: Origin) -> PendingRecord {
         origin,
         decided: false,
         deferred: false,
+        task: None,
     }
 }
 

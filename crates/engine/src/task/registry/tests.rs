@@ -110,6 +110,25 @@ fn the_last_record_of_a_key_wins() {
 }
 
 #[test]
+fn the_revision_that_a_change_takes_the_place_of_is_that_of_its_key() {
+    let mut registry = Registry::default();
+    let of = |key: &str, json: Option<&str>| read(key, json.map(str::as_bytes)).unwrap();
+    let (shop, pay) = (of(SHOP, Some(IN_META)), of(PAY, Some(PAY_IN_META)));
+    assert_eq!((shop.revision(), pay.revision()), (3, 4));
+    assert_eq!((of(SHOP, None).revision(), of(PAY, None).revision()), (0, 0));
+    let before = |registry: &Registry| {
+        (registry.revision_before(&of(SHOP, None)), registry.revision_before(&of(PAY, None)))
+    };
+    assert_eq!(before(&registry), (0, 0));
+    registry.apply(pay.clone()).unwrap();
+    assert_eq!(before(&registry), (0, 4), "a service may be heard of before its project");
+    registry.apply(shop.with_revision(8)).unwrap();
+    assert_eq!(before(&registry), (8, 4));
+    heard(&mut registry, PAY, None);
+    assert_eq!((registry.revision_before(&pay), before(&registry)), (0, (8, 0)));
+}
+
+#[test]
 fn a_pause_is_of_a_project_or_of_a_service() {
     let paused = r#"{"version":1,"revision":1,"address":"http://x","paused":true}"#;
     let mut registry = Registry::default();

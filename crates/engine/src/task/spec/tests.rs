@@ -103,7 +103,7 @@ fn every_wrong_field_is_named_in_one_answer() {
         "type is there more than once; want it once",
         &format!("project is \"Shop\"; {name}"),
         &format!("group is 7; {name}"),
-        "body is not a field of http tasks; the fields are type, project, group, retry, on_result, service, url, path, method, \
+        "body is not a field of http tasks; the fields are type, project, group, request_id, retry, on_result, service, url, path, method, \
          headers, timeout, expect, poll, feedback",
         "expects is not a field of http tasks; did you mean expect?",
         &format!("service is \"\"; {name}"),
@@ -150,7 +150,7 @@ fn each_type_has_its_own_fields() {
         "metod is not a field of tasks; did you mean method?",
     ];
     assert_eq!(wrongs, want);
-    let fields = "the fields are type, project, group, retry, on_result, topic, partition, key_b64, feedback";
+    let fields = "the fields are type, project, group, request_id, retry, on_result, topic, partition, key_b64, feedback";
     #[rustfmt::skip]
     let want = [
         format!("timeout is not a field of kafka tasks; {fields}"),
@@ -482,8 +482,14 @@ fn any_kafka() -> impl Strategy<Value = Kafka> {
 fn any_spec() -> impl Strategy<Value = Spec> {
     let kind = prop_oneof![any_http().prop_map(Kind::Http), any_kafka().prop_map(Kind::Kafka)];
     let rest = (proptest::option::of(any_retry()), proptest::option::of(any_on_result()));
-    (any_name(), any_name(), kind, rest).prop_map(|(project, group, kind, (retry, on_result))| {
-        Spec { project, group, kind, retry, on_result }
+    let names = (any_name(), any_name(), proptest::option::of("[ -~]{1,128}"));
+    (names, kind, rest).prop_map(|((project, group, request_id), kind, (retry, on_result))| Spec {
+        project,
+        group,
+        request_id,
+        kind,
+        retry,
+        on_result,
     })
 }
 

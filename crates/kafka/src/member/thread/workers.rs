@@ -312,7 +312,6 @@ impl Role for Workers<'_> {
         if figures.waiting > 0 {
             member.shared.clock.want();
         }
-        self.levels.open.set(figures.open as u64);
         self.levels.waiting.set(figures.waiting as u64);
         self.levels.paused.set(figures.paused as u64);
         self.levels.memory_bytes.set(figures.bytes as u64);

@@ -23,7 +23,7 @@ fn what_is_written_is_read_back() {
     let Value::First { secret, .. } = first.clone() else { panic!("{first:?}") };
     let (key, text) = (first.key(), first.encode());
     let begun = [(key.as_str(), Some(text.as_str()))];
-    let meta = Meta { ladder: Some(began), secret: Some(secret.clone()), intake: None };
+    let meta = Meta { ladder: Some(began), secret: Some(secret.clone()), ..Meta::default() };
     assert_eq!(read_all(&begun).unwrap(), meta);
     assert!(text.starts_with(r#"{"holds":["1h"],"key":""#), "{text}");
     assert!(text.ends_with(r#"","lanes":6,"version":1}"#), "{text}");
@@ -31,7 +31,7 @@ fn what_is_written_is_read_back() {
     let later = Value::Ladder(ladder());
     let text = later.encode();
     let meta = read_all(&[begun[0], ("ladder", Some(&text))]).unwrap();
-    assert_eq!(meta, Meta { ladder: Some(ladder()), secret: Some(secret), intake: None });
+    assert_eq!(meta, Meta { ladder: Some(ladder()), secret: Some(secret), ..Meta::default() });
     assert_eq!(text, r#"{"draining":["500ms"],"holds":["1s","1m30s"],"lanes":6,"version":1}"#);
 }
 
@@ -146,6 +146,40 @@ fn the_last_readable_value_counts_and_strangers_are_passed_over() {
 }
 
 #[test]
+fn tasks_are_in_force_once_somebody_put_them_there() {
+    let text = Value::Tasks.encode();
+    assert_eq!((Value::Tasks.key().as_str(), text.as_str()), ("tasks", r#"{"version":1}"#));
+    let tasks = |records: &[(&str, Option<&str>)]| read_all(records).map(|meta| meta.tasks);
+    assert_eq!(tasks(&[]).unwrap(), None);
+    assert_eq!(tasks(&[("tasks", Some(&text))]).unwrap(), Some(1));
+    assert_eq!(tasks(&[("tasks", Some(&text)), ("tasks", Some("{"))]).unwrap(), Some(1));
+    assert_eq!(tasks(&[("tasks", Some(&text)), ("tasks", None)]).unwrap(), None);
+    for broken in ["", "{", "{}", r#"{"version":0}"#, r#"{"version":"1"}"#] {
+        let read = tasks(&[("tasks", Some(broken))]);
+        assert!(matches!(read, Err(Error::Unreadable { key: "tasks", .. })), "{broken}: {read:?}");
+    }
+    let newer = tasks(&[("tasks", Some(r#"{"version":2}"#))]);
+    assert!(matches!(newer, Err(Error::Newer { key: "tasks", version: 2, .. })), "{newer:?}");
+    // Others read these.
+    let others = [("project/a", Some("{")), ("service/a/b", None), ("target/orders", Some("1"))];
+    assert_eq!(read_all(&others).unwrap(), Meta::default());
+}
+
+#[test]
+fn a_running_member_learns_that_tasks_came_into_force() {
+    let mut tasks = TasksInForce::default();
+    let mut after = |offset, key: &str, text: Option<&str>| {
+        tasks.take(offset, Some(key.as_bytes()), text.map(str::as_bytes));
+        tasks.are()
+    };
+    assert!(!after(0, "tasks/", Some(r#"{"version":1}"#)));
+    assert!(!after(1, "tasks", Some("{")));
+    assert!(after(2, "tasks", Some(r#"{"version":1}"#)));
+    assert!(!after(3, "tasks", None));
+    assert!(after(4, "tasks", Some(r#"{"version":9}"#)), "a later version of them");
+}
+
+#[test]
 fn a_broken_secret_is_not_an_absent_one() {
     for broken in ["", "{", r#"{"version":1,"key":"00"}"#, r#"{"version":1,"key":"é"}"#] {
         let read = read_all(&[("secret", Some(broken))]);
@@ -165,7 +199,7 @@ fn a_secret_is_not_printed() {
     let meta = Meta { secret: Some(secret), ..Meta::default() };
     assert_eq!(
         format!("{meta:?}"),
-        "Meta { ladder: None, secret: Some(Secret(..)), intake: None }"
+        "Meta { ladder: None, secret: Some(Secret(..)), intake: None, tasks: None }"
     );
     let first = format!("{:?}", Value::first(ladder()).unwrap());
     assert!(first.contains("secret: Secret(..)"), "{first}");

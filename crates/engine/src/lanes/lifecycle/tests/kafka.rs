@@ -367,7 +367,7 @@ impl Kafka {
                     _ => None,
                 });
                 let timers = timers.take(3).collect();
-                self.tell(Event::Expired { lane, timers });
+                self.tell(Event::Expired { lane, timers, tasks: Vec::new() });
             }
             Action::Recall { lane, timers } => {
                 self.recalls.push((lane, timers));

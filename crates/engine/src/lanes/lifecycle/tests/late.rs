@@ -463,6 +463,7 @@ fn timer_of(version: Version, state: TimerState) -> Timer {
         key: Some(Box::from(&b"k"[..])),
         key_cut: false,
         code: None,
+        task: None,
     }
 }
 

@@ -300,7 +300,9 @@ impl Kafka {
                 self.tell(Event::Overdue { lane, timers: Vec::new(), more: None });
             }
             Action::Inventory { .. } => unreachable!("nothing is gone"),
-            Action::ListExpired(lane) => self.tell(Event::Expired { lane, timers: Vec::new() }),
+            Action::ListExpired(lane) => {
+                self.tell(Event::Expired { lane, timers: Vec::new(), tasks: Vec::new() })
+            }
             Action::Batch(batch) => {
                 assert!(self.flight.is_none(), "one transaction at a time");
                 let places = vec![None; batch.sends.len()];

@@ -1,0 +1,401 @@
+//! What the lanes know of tasks beside what they know of every timer: how far each is, and who may be called.
+//!
+//! A task that is due goes to a worker only if its scope has a *credit* left: so no more of a scope stands in `<ns>.tasks` than its
+//! workers can soon call. All others wait in the line. A few of a scope wait in memory. The rest is *put off*: each waits in a tier
+//! and comes up again.
+//!
+//! # Invariants
+//! 1. The credits in use are those of the tasks that workers hold: [`Tasks::set`] and [`Tasks::end`] are the only places that change
+//!    either.
+//! 2. What waits in memory is bounded: so many tasks of a scope, so many and so many bytes of a lane.
+//! 3. A put-off grows with how long its scope has been blocked, and with how many wait: a scope is asked for at a bounded rate,
+//!    however many tasks it has.
+
+mod decide;
+mod steps;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::super::task::registry::Registry;
+use super::super::task::scope::{Limits, SERVICE_CONCURRENCY, Serving};
+use super::super::timers::{ByName, HeldBy, Progress, TimerId};
+use super::super::verdict::PendingRecord;
+use super::super::work::{Callee, Scope};
+use super::hops::PUT_OFF_MAX;
+use super::rank::Rank;
+use super::{Lane, Millis, UnixMillis};
+
+/// Credits of a service or host: twice its share of open calls, within these.
+const SCOPE_CREDITS: (u32, u32) = (16, 512);
+/// Credits of a project in a lane, at most; and at least, whatever the lane's total is.
+const PROJECT_CREDITS: (u32, u32) = (16, 2_048);
+/// Credits of all projects in a lane.
+const LANE_CREDITS: u32 = 8_192;
+/// One more credit for each of these of a task's bytes.
+const BYTES_PER_CREDIT: usize = 64 << 10;
+/// Tasks of a scope that wait in memory.
+const WAITING_OF_SCOPE: usize = 256;
+/// Tasks of a lane that wait in memory, and their bytes.
+const WAITING_OF_LANE: (usize, usize) = (4_096, 16 << 20);
+/// A larger task does not wait in memory.
+const WAITING_BYTES_MAX: usize = 64 << 10;
+/// The shortest time for which a task is put off.
+const PUT_OFF_MIN: Millis = Millis(1_000);
+/// A scope has no more than so many of its tasks come up in a second.
+const PUT_OFFS_PER_SECOND: u64 = 1_000;
+/// How often what waits in memory is looked at, though nothing has ended.
+const LOOK_EVERY: Millis = Millis(1_000);
+/// How long the rate at which turns end is looked at.
+const RATE_OVER: Millis = Millis(8_000);
+
+/// Whether a task may go to its worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Permit {
+    /// To this partition, for so many credits.
+    Go(HeldBy),
+    /// It waits in memory.
+    Wait,
+    /// It waits in a tier for about so long.
+    PutOff(Millis),
+    /// Its project was deleted.
+    Deleted,
+}
+
+/// One service or host of a project, in one lane.
+#[derive(Debug, Default)]
+struct ScopeState {
+    /// Credits in use.
+    credits: u32,
+    /// What its worker said when it could not call: no more than so many, until it answers again.
+    slow: Option<u32>,
+    /// No call may begin before that, as its worker says.
+    closed_until: UnixMillis,
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    waiting: BTreeMap<Rank, Box<PendingRecord>>,
+    /// Tasks that stand in tiers though they are overdue.
+    put_off: u64,
+    /// Since when nothing of it may go, or nothing ends.
+    blocked_since: Option<UnixMillis>,
+    /// Turns that have ended since then.
+    ended: (UnixMillis, u64),
+    /// The same of the time before, per thousand seconds.
+    rate: u64,
+}
+
+impl ScopeState {
+    fn is_idle(&self) -> bool {
+        self.credits == 0 && self.waiting.is_empty() && self.put_off == 0 && self.slow.is_none()
+    }
+
+    /// A turn has ended, in one way or another.
+    fn ended(&mut self, now: UnixMillis) {
+        let (since, count) = self.ended;
+        self.ended = match now - since {
+            over if over >= RATE_OVER => {
+                self.rate = count * 1_000_000 / over.0.max(1);
+                (now, 1)
+            }
+            _ => (since, count + 1),
+        };
+        self.blocked_since = None;
+        // Slow start: as many again with each answer.
+        self.slow = self.slow.map(|slow| slow * 2).filter(|slow| *slow < SCOPE_CREDITS.1);
+    }
+
+    /// Turns that end in a thousand seconds.
+    fn rate(&self, now: UnixMillis) -> u64 {
+        let (since, count) = self.ended;
+        let now_rate = count * 1_000_000 / (now - since).0.max(1_000);
+        if now - since >= RATE_OVER { now_rate } else { now_rate.max(self.rate) }
+    }
+
+    /// For how long one more task is put off.
+    fn put_off_for(&self, now: UnixMillis, is_blocked: bool) -> Millis {
+        let overdue = self.put_off + self.waiting.len() as u64 + 1;
+        let rate = self.rate(now);
+        let wait = match (is_blocked || rate == 0, self.blocked_since) {
+            (true, Some(since)) => (now - since).0 / 4,
+            (true, None) => 0,
+            (false, _) => overdue.saturating_mul(1_000_000) / (rate * 4),
+        };
+        let least = PUT_OFF_MIN.0.max(overdue * 1_000 / PUT_OFFS_PER_SECOND);
+        Millis(wait.max(least)).min(PUT_OFF_MAX)
+    }
+}
+
+/// What waits in the memory of one lane, and the credits that are in use there.
+#[derive(Clone, Copy, Debug, Default)]
+struct LaneState {
+    credits: u32,
+    waiting: usize,
+    bytes: usize,
+}
+
+/// How far the tasks of all lanes are.
+#[derive(Debug)]
+pub(super) struct Tasks {
+    registry: Arc<Registry>,
+    lanes: u16,
+    /// Of those that were dispatched at least once.
+    progress: ByName<Progress>,
+    scopes: BTreeMap<(Lane, Scope), ScopeState>,
+    /// Credits in use.
+    projects: HashMap<(Lane, Arc<str>), u32>,
+    of_lanes: Vec<LaneState>,
+    looked: UnixMillis,
+    counts: Counts,
+}
+
+/// What has happened to tasks since the start.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    stale: u64,
+    put_off: u64,
+    dispatched: u64,
+}
+
+impl Tasks {
+    pub(super) fn new(lanes: u16) -> Self {
+        Self {
+            registry: Arc::default(),
+            lanes,
+            progress: ByName::default(),
+            scopes: BTreeMap::new(),
+            projects: HashMap::new(),
+            of_lanes: vec![LaneState::default(); usize::from(lanes)],
+            looked: UnixMillis(0),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The lanes are gone. Projects and services are as they were.
+    pub(super) fn renewed(&self) -> Self {
+        let Self { registry, counts, .. } = self;
+        Self { registry: Arc::clone(registry), counts: *counts, ..Self::new(self.lanes) }
+    }
+
+    /// Counts for the metrics.
+    pub(super) fn count(&self, figures: &mut super::figures::Figures) {
+        figures.tasks_stale = self.counts.stale;
+        figures.tasks_put_off = self.counts.put_off;
+        figures.tasks_dispatched = self.counts.dispatched;
+        figures.tasks_waiting = self.of_lanes.iter().map(|lane| lane.waiting).sum();
+        figures.tasks_credits = self.of_lanes.iter().map(|lane| lane.credits as usize).sum();
+    }
+
+    // How far they are.
+
+    /// How far a pending task is; `None`: it was never dispatched.
+    pub(super) fn progress(&self, timer_id: TimerId) -> Option<Progress> {
+        self.progress.get(&timer_id).copied()
+    }
+
+    /// A task is that far now. `scope`: whose limits it is under, if it makes calls.
+    pub(super) fn set(
+        &mut self,
+        lane: Lane,
+        timer_id: TimerId,
+        scope: Option<&Scope>,
+        progress: Progress,
+    ) {
+        let old = self.progress.insert(timer_id, progress).and_then(|old| old.held);
+        self.change_credits(lane, scope, old, progress.held);
+    }
+
+    /// A task is pending no more.
+    pub(super) fn end(&mut self, lane: Lane, timer_id: TimerId, scope: Option<&Scope>) {
+        let old = self.progress.remove(&timer_id).and_then(|old| old.held);
+        self.change_credits(lane, scope, old, None);
+    }
+
+    fn change_credits(
+        &mut self,
+        lane: Lane,
+        scope: Option<&Scope>,
+        old: Option<HeldBy>,
+        new: Option<HeldBy>,
+    ) {
+        let credits = |held: Option<HeldBy>| held.map_or(0, |held| u32::from(held.credits));
+        let (old, new) = (credits(old), credits(new));
+        let Some(scope) = scope.filter(|_| old != new) else { return };
+        let change = |credits: &mut u32| *credits = credits.saturating_sub(old) + new;
+        let of_project = (lane, Arc::clone(&scope.project));
+        let credits = self.projects.entry(of_project.clone()).or_default();
+        change(credits);
+        if *credits == 0 {
+            self.projects.remove(&of_project);
+        }
+        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
+            change(&mut of_lane.credits);
+        }
+        change(&mut self.scope(lane, scope).credits);
+    }
+
+    fn scope(&mut self, lane: Lane, scope: &Scope) -> &mut ScopeState {
+        self.scopes.entry((lane, scope.clone())).or_default()
+    }
+
+    /// One more task of a scope waits in a tier though it is overdue, or one less.
+    pub(super) fn put_off(&mut self, lane: Lane, scope: &Scope, is_put_off: bool) {
+        let state = self.scope(lane, scope);
+        state.put_off =
+            if is_put_off { state.put_off + 1 } else { state.put_off.saturating_sub(1) };
+    }
+
+    /// A turn has ended.
+    fn turn_ended(&mut self, now: UnixMillis, lane: Lane, scope: &Scope) {
+        self.scope(lane, scope).ended(now);
+    }
+
+    /// A worker could not call a task of this scope: none goes there until then, and few until it answers.
+    fn slow_down(&mut self, lane: Lane, scope: &Scope, until: UnixMillis) {
+        let state = self.scope(lane, scope);
+        state.slow = Some(1);
+        state.closed_until = until.max(state.closed_until);
+    }
+
+    // Who may go.
+
+    fn limits(&self, scope: &Scope) -> (Limits, Limits) {
+        let project = self.registry.project(&scope.project);
+        let service = match &scope.callee {
+            Callee::Service(service) => project.services.get(&**service),
+            Callee::Host(_) => None,
+        };
+        let of_callee =
+            service.map_or(Limits::of_concurrency(SERVICE_CONCURRENCY), |service| service.limits());
+        (project.limits(), of_callee)
+    }
+
+    fn is_paused(&self, scope: &Scope) -> bool {
+        let service = match &scope.callee {
+            Callee::Service(service) => Some(&**service),
+            Callee::Host(_) => None,
+        };
+        self.registry.paused(&scope.project, service)
+    }
+
+    /// Whether a task of so many bytes may go to its worker.
+    fn permit(&mut self, now: UnixMillis, lane: Lane, scope: &Scope, bytes: usize) -> Permit {
+        if self.registry.project(&scope.project).is_deleted {
+            return Permit::Deleted;
+        }
+        if self.is_paused(scope) {
+            let state = self.scope(lane, scope);
+            state.blocked_since.get_or_insert(now);
+            return Permit::PutOff(state.put_off_for(now, true));
+        }
+        let (of_project, of_callee) = self.limits(scope);
+        let serving = Serving::of_project(&scope.project, &of_project, self.lanes);
+        let serving = serving.of_service(&of_callee);
+        let partition = serving.partition_for(lane);
+        let share = serving.share(&of_callee, partition).map_or(1, |share| share.concurrency);
+        let (least, most) = SCOPE_CREDITS;
+        let limit = share.saturating_mul(2).clamp(least, most);
+        // A body is 1 MiB at most, so this fits.
+        let cost = 1 + (bytes / BYTES_PER_CREDIT) as u32;
+        let of_lane = self.of_lanes.get(usize::from(lane.0)).copied().unwrap_or_default();
+        let held = self.projects.get(&(lane, Arc::clone(&scope.project))).copied();
+        let held = held.unwrap_or_default();
+        let projects = self.projects.keys().filter(|(of, _)| *of == lane).count().max(1) as u32;
+        let share_of_lane = (LANE_CREDITS / projects).max(PROJECT_CREDITS.0);
+        let is_small = held + cost <= PROJECT_CREDITS.0;
+        let has_lane = of_lane.credits + cost <= LANE_CREDITS && held + cost <= share_of_lane;
+        let has_project = held + cost <= PROJECT_CREDITS.1 && (is_small || has_lane);
+        let state = self.scope(lane, scope);
+        let limit = state.slow.map_or(limit, |slow| slow.min(limit));
+        // One goes in any case where none is held.
+        let has_scope = state.credits + cost <= limit || state.credits == 0;
+        let has_scope = has_scope && state.closed_until <= now;
+        if has_scope && (has_project || held == 0) {
+            return Permit::Go(HeldBy { partition, credits: cost as u16 });
+        }
+        if state.rate(now) == 0 {
+            state.blocked_since.get_or_insert(now);
+        }
+        let (waiting_max, bytes_max) = WAITING_OF_LANE;
+        let may_wait = bytes <= WAITING_BYTES_MAX
+            && state.waiting.len() < WAITING_OF_SCOPE
+            && of_lane.waiting < waiting_max
+            && of_lane.bytes + bytes <= bytes_max;
+        if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, false)) }
+    }
+
+    /// A task waits in memory until its scope has a credit.
+    fn wait(&mut self, scope: &Scope, entry: Box<PendingRecord>) {
+        let lane = entry.source.lane;
+        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
+            of_lane.waiting += 1;
+            of_lane.bytes += entry.record.size();
+        }
+        let rank = (entry.due, entry.order);
+        let before = self.scope(lane, scope).waiting.insert(rank, entry);
+        debug_assert!(before.is_none(), "two tasks of one lane stand at one place");
+    }
+
+    /// Takes those out of memory that may find a credit now, the first due first.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    fn freed(&mut self, lane: Lane, scope: &Scope) -> Vec<Box<PendingRecord>> {
+        let most = SCOPE_CREDITS.1 as usize;
+        self.take_waiting(lane, scope, most)
+    }
+
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    fn take_waiting(&mut self, lane: Lane, scope: &Scope, most: usize) -> Vec<Box<PendingRecord>> {
+        let Some(state) = self.scopes.get_mut(&(lane, scope.clone())) else { return Vec::new() };
+        let free = match state.slow {
+            Some(slow) => slow.saturating_sub(state.credits).max(1) as usize,
+            None => most,
+        };
+        let mut taken = Vec::new();
+        while taken.len() < free
+            && let Some((_, entry)) = state.waiting.pop_first()
+        {
+            taken.push(entry);
+        }
+        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
+            of_lane.waiting = of_lane.waiting.saturating_sub(taken.len());
+            let bytes: usize = taken.iter().map(|entry| entry.record.size()).sum();
+            of_lane.bytes = of_lane.bytes.saturating_sub(bytes);
+        }
+        taken
+    }
+
+    /// When to look again at what waits in memory; `None`: nothing does.
+    fn look_at(&self) -> Option<UnixMillis> {
+        let waits = self.of_lanes.iter().any(|lane| lane.waiting > 0);
+        waits.then(|| self.looked + LOOK_EVERY)
+    }
+
+    /// Takes those out of memory of whose scope no worker holds a task: what would free them may have gone.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    fn look(&mut self, now: UnixMillis) -> Vec<Box<PendingRecord>> {
+        if self.look_at().is_none_or(|at| at > now) {
+            return Vec::new();
+        }
+        self.looked = now;
+        let is_free = |state: &ScopeState| {
+            state.credits == 0 && !state.waiting.is_empty() && state.closed_until <= now
+        };
+        let free = self.scopes.iter().filter(|(_, state)| is_free(state));
+        let free: Vec<(Lane, Scope)> = free.map(|(of, _)| of.clone()).collect();
+        free.iter().flat_map(|(lane, scope)| self.freed(*lane, scope)).collect()
+    }
+
+    /// Takes all out of memory: who may go is another now. Scopes of which nothing is left are forgotten.
+    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
+    fn reconsider(&mut self) -> Vec<Box<PendingRecord>> {
+        self.scopes.retain(|_, state| !state.is_idle());
+        let mut taken = Vec::new();
+        for state in self.scopes.values_mut() {
+            taken.extend(std::mem::take(&mut state.waiting).into_values());
+        }
+        for of_lane in &mut self.of_lanes {
+            (of_lane.waiting, of_lane.bytes) = (0, 0);
+        }
+        taken
+    }
+}

@@ -1,0 +1,132 @@
+//! What follows from what a worker says of a turn: the state machine of a task, pure.
+//!
+//! # Invariants
+//! 1. A result counts only for the live turn, while a worker holds it: the caller has checked that.
+//! 2. A turn that was deferred or interrupted is no attempt. An answer "not yet" is none either: it is a round.
+//! 3. While a task is being cancelled only a success ends it in another way.
+
+use super::super::super::header::Code;
+use super::super::super::task::result::{Outcome, TaskResult};
+use super::super::super::task::retry::Retry;
+use super::super::super::task::spec::Poll;
+use super::super::super::timers::{Progress, TimerState};
+use super::UnixMillis;
+
+/// So many turns in a row of which nobody knows whether they were called are one failed attempt: the task may be what ends its
+/// workers.
+const IN_DOUBT_MAX: u16 = 5;
+
+/// What becomes of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Its call is open.
+    Running(Progress),
+    /// It waits for its next turn.
+    Again(Progress),
+    /// It has ended.
+    Ended(Progress, TimerState),
+    /// It has failed: a dead letter.
+    Failed(Progress, Code),
+}
+
+/// By which rules it is called again.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Policy<'a> {
+    pub(super) retry: &'a Retry,
+    pub(super) poll: Option<Poll>,
+    /// Decides what jitter takes away.
+    pub(super) luck: u64,
+}
+
+/// What follows from a result that was appended then; and whether an attempt has ended by it.
+pub(super) fn decide(
+    progress: Progress,
+    result: &TaskResult,
+    policy: Policy<'_>,
+    appended: UnixMillis,
+) -> (Next, bool) {
+    let ended = Progress { held: None, open: false, ..progress };
+    let begun = Progress { begun: true, ..ended };
+    let known = Progress { interruptions: 0, ..begun };
+    let attempt = Progress { attempts: progress.attempts.saturating_add(1), ..known };
+    let next = match result.outcome {
+        Outcome::Started => {
+            return (Next::Running(Progress { begun: true, open: true, ..progress }), false);
+        }
+        Outcome::Finished => return (Next::Ended(attempt, TimerState::Delivered), true),
+        Outcome::Cancelled => Next::Ended(ended, TimerState::Cancelled),
+        Outcome::Deferred => {
+            let next_at = result.until.unwrap_or(appended).max(appended);
+            Next::Again(Progress { next_at, ..ended })
+        }
+        Outcome::Interrupted => {
+            let interruptions = progress.interruptions + u16::from(result.in_doubt);
+            let again = Progress { interruptions, next_at: appended, ..begun };
+            match interruptions >= IN_DOUBT_MAX {
+                true => return failed(progress, attempt, result, policy, appended),
+                false => Next::Again(again),
+            }
+        }
+        Outcome::NotYet => {
+            let rounds = progress.rounds.saturating_add(1);
+            let poll = policy.poll.filter(|poll| rounds < poll.rounds);
+            let Some(poll) = poll else {
+                let attempt = Progress { rounds, ..attempt };
+                return (
+                    cancelled_or(progress, attempt, Next::Failed(attempt, Code::TaskFailed)),
+                    true,
+                );
+            };
+            let next_at = appended + poll.interval;
+            Next::Again(Progress { rounds, failures: 0, next_at, ..known })
+        }
+        Outcome::Gone => {
+            let attempt = Progress { failures: progress.failures.saturating_add(1), ..attempt };
+            return (
+                cancelled_or(progress, attempt, Next::Failed(attempt, Code::TaskFailed)),
+                true,
+            );
+        }
+        // Feedback comes in a later release: nobody accepts a task and reports later.
+        Outcome::Failed | Outcome::Accepted => {
+            return failed(progress, attempt, result, policy, appended);
+        }
+    };
+    let of = match next {
+        Next::Running(of) | Next::Again(of) | Next::Ended(of, _) | Next::Failed(of, _) => of,
+    };
+    (cancelled_or(progress, of, next), false)
+}
+
+/// An attempt has failed.
+fn failed(
+    progress: Progress,
+    attempt: Progress,
+    result: &TaskResult,
+    policy: Policy<'_>,
+    appended: UnixMillis,
+) -> (Next, bool) {
+    let failures = progress.failures.saturating_add(1);
+    let attempt = Progress { failures, ..attempt };
+    let next = match policy.retry.is_left(failures) {
+        true => {
+            let wait = policy.retry.after(failures, result.retry_after, policy.luck);
+            Next::Again(Progress { next_at: appended + wait, ..attempt })
+        }
+        false => Next::Failed(attempt, Code::TaskFailed),
+    };
+    (cancelled_or(progress, attempt, next), true)
+}
+
+/// A task that is being cancelled ends, whatever else would follow.
+fn cancelled_or(progress: Progress, after: Progress, next: Next) -> Next {
+    let is_ended = matches!(next, Next::Ended(..));
+    if progress.cancelling && !is_ended {
+        let after = Progress { cancelling: false, ..after };
+        return Next::Ended(after, TimerState::Cancelled);
+    }
+    match next {
+        Next::Ended(of, state) => Next::Ended(Progress { cancelling: false, ..of }, state),
+        other => other,
+    }
+}

@@ -1,0 +1,660 @@
+//! Carries out what becomes of tasks: submissions, copies that come up, dispatches, results, cancels.
+//!
+//! # Invariants
+//! 1. Each step is one transaction with the offset that caused it.
+//! 2. A copy counts only if its version and its turn are the live ones, and no worker holds the task. Every other copy is stale, and
+//!    is finished without effect.
+//! 3. A copy that was dispatched once is never revived. The copy of a task that never was is the only one that there is.
+
+use std::sync::Arc;
+
+use super::super::super::header::{Code, Refusal};
+use super::super::super::messages::{
+    Action, ChangeReason, Destination, HeaderRewrite, Outcome, Produce,
+};
+use super::super::super::state::TaskState;
+use super::super::super::task::result::{Outcome as CallOutcome, TaskResult};
+use super::super::super::task::retry::Retry;
+use super::super::super::task::sealed;
+use super::super::super::task::spec::{self, Spec};
+use super::super::super::timers::{
+    Attempt, CancelMark, Change, Pending, Progress, TimerFields, TimerId, TimerState, progress,
+};
+use super::super::super::verdict::tasks::{self as read, TaskRecord};
+use super::super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
+use super::super::super::work::Turn;
+use super::super::builder::BatchBuilder;
+use super::super::hops::{PUT_OFF_MAX, last_for_overdue};
+use super::super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
+use super::super::past::Waiting;
+use super::super::writes::PendingWrite;
+use super::super::{Lane, LaneEngine, Offset, Record, Source, UnixMillis};
+use super::decide::{Next, Policy, decide};
+use super::{Millis, Permit, Registry};
+
+impl LaneEngine {
+    /// Takes a record of a task that its partition let go, or a record of a topic where only such records stand.
+    pub(in super::super) fn accept_task(
+        &mut self,
+        now: UnixMillis,
+        at: (Source, Offset),
+        appended: UnixMillis,
+        record: Record,
+        out: &mut Vec<Action>,
+    ) {
+        let setup = Arc::clone(&self.setup);
+        match read::read(&setup, at, appended, record) {
+            Err((record, refusal)) => self.refuse_broken(now, at, appended, record, refusal),
+            Ok(TaskRecord::Copy(entry)) => {
+                let entry = self.with_version(entry);
+                self.admit_task(now, entry, out);
+            }
+            Ok(TaskRecord::Cancel(entry)) => {
+                let entry = self.with_version(entry);
+                self.admit_task(now, entry, out);
+            }
+            Ok(TaskRecord::Result(entry, spec, result)) => {
+                self.report(now, entry, &spec, *result);
+            }
+        }
+    }
+
+    /// Whether a record is to be taken as that of a task.
+    pub(in super::super) fn is_of_task(&self, source: Source, record: &Record) -> bool {
+        self.setup.topics.results() == Some(source.topic) || read::is_of_task(record)
+    }
+
+    /// Projects and services are others now.
+    pub(in super::super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
+        self.timers.tasks.registry = registry;
+        let waiting = self.timers.tasks.reconsider();
+        self.agenda.put_back(waiting);
+        self.agenda.wake(now);
+    }
+
+    /// Admits a submission, a copy or a cancel, once all is known that counts for it.
+    pub(in super::super) fn admit_task(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        out: &mut Vec<Action>,
+    ) {
+        let (lane, Some(timer_id)) = (entry.source.lane, entry.timer_id) else { return };
+        if entry.origin != Origin::Hop && self.timers.past.has_waiting((lane, timer_id)) {
+            return self.wait_for_past(now, entry, timer_id);
+        }
+        let live = self.timers.table().live(lane, timer_id);
+        match (entry.origin, live) {
+            (Origin::Cancel(_), live) => self.cancel_task(now, *entry, timer_id, live),
+            (Origin::Hop, Some(live)) if live.version == entry.version() => {
+                self.copy(now, entry, timer_id);
+            }
+            (Origin::Hop, Some(_)) => self.stale(&entry),
+            (Origin::Hop, None) => self.copy_of_nothing(now, entry, timer_id),
+            (_, Some(live)) if live.version == entry.version() => self.copy(now, entry, timer_id),
+            // Whatever is said of a task that there is changes nothing: to create it is to find it.
+            (_, Some(_)) => self.known(&entry),
+            (_, None) if self.is_covered(&entry, timer_id) => self.suppress(now, *entry, None),
+            (_, None) => match self.timers.past.recalled((lane, timer_id)) {
+                None => self.wait_for_past(now, entry, timer_id),
+                Some(Some(_)) => self.known(&entry),
+                Some(None) => self.create(now, entry, timer_id, out),
+            },
+        }
+    }
+
+    fn wait_for_past(&mut self, now: UnixMillis, entry: Box<PendingRecord>, timer_id: TimerId) {
+        let of = (entry.source.lane, timer_id);
+        if !self.timers.past.has_waiting(of) {
+            self.agenda.wake(now);
+        }
+        self.timers.past.wait(of, Waiting::Entry(entry));
+    }
+
+    fn is_covered(&self, entry: &PendingRecord, timer_id: TimerId) -> bool {
+        let mark = self.timers.table().cancel_mark(entry.source.lane, timer_id);
+        mark.is_some_and(|mark| mark.covers(entry.version()))
+    }
+
+    /// A submission of a task that there is, or was.
+    fn known(&mut self, entry: &PendingRecord) {
+        self.timers.count_duplicate();
+        self.finish(entry, None);
+    }
+
+    /// A copy that counts no more, or a result of a turn that is over.
+    fn stale(&mut self, entry: &PendingRecord) {
+        self.timers.tasks.counts.stale += 1;
+        self.finish(entry, None);
+    }
+
+    /// A copy of the live version.
+    fn copy(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, timer_id: TimerId) {
+        let lane = entry.source.lane;
+        let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        if progress.held.is_some() || entry.turn() != Some(progress.turn) {
+            return self.stale(&entry);
+        }
+        if let Err(refusal) = self.poison.permits_record(entry.source, entry.offset) {
+            entry.decided = true;
+            return self.refuse(now, *entry, refusal);
+        }
+        if progress.next_at > UnixMillis(0) {
+            entry.due = progress.next_at;
+        }
+        entry.decided = true;
+        self.timers.here(lane, timer_id);
+        self.route(now, entry);
+    }
+
+    /// A copy of a task of which nothing is known.
+    fn copy_of_nothing(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<PendingRecord>,
+        timer_id: TimerId,
+    ) {
+        if self.is_covered(&entry, timer_id) {
+            return self.suppress(now, *entry, None);
+        }
+        if entry.turn() != Some(0) {
+            return self.stale(&entry);
+        }
+        // The index has lost it.
+        match self.begin_task(now, &mut entry, timer_id) {
+            Ok(()) => self.route(now, entry),
+            Err(refusal) => self.refuse(now, *entry, refusal),
+        }
+    }
+
+    /// A task that there was not.
+    fn create(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<PendingRecord>,
+        timer_id: TimerId,
+        out: &mut Vec<Action>,
+    ) {
+        let created = self.may_be_created(&entry);
+        let created = created.and_then(|()| self.begin_task(now, &mut entry, timer_id));
+        if let Err(refusal) = created {
+            return self.refuse(now, *entry, refusal);
+        }
+        if entry.task.as_ref().is_some_and(|task| task.scope.is_none()) {
+            self.look(now, &entry.target, entry.intake, out);
+        }
+        self.route(now, entry);
+    }
+
+    fn may_be_created(&self, entry: &PendingRecord) -> Result<(), Refusal> {
+        self.poison.permits_record(entry.source, entry.offset)?;
+        if !self.is_full() {
+            let detail = "tasks need tracking = \"full\"";
+            return Err(refusal(Code::TaskForbidden, detail));
+        }
+        self.facts().room()?;
+        let Some(task) = &entry.task else { return Ok(()) };
+        let project = self.timers.tasks.registry.project(&task.project);
+        if project.is_deleted {
+            return Err(project_deleted(&task.project));
+        }
+        if task.scope.is_none() {
+            verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
+        }
+        Ok(())
+    }
+
+    /// A task is pending from now on.
+    fn begin_task(
+        &mut self,
+        now: UnixMillis,
+        entry: &mut PendingRecord,
+        timer_id: TimerId,
+    ) -> Result<(), Refusal> {
+        let lane = entry.source.lane;
+        let directive = super::super::header::read(entry.record.headers())?;
+        let project = entry.task.as_ref().map(|task| Arc::clone(&task.project));
+        let definition = progress::definition_value(directive.task.unwrap_or_default());
+        let stage = StateChange::new(TimerState::Delay, now);
+        let said = verdict::timer_change(entry, &directive, stage);
+        entry.decided = true;
+        self.timers.make_live(entry, timer_id, project.as_deref(), None);
+        let key = progress::definition_key(timer_id);
+        let definition = Record::new(Some(&key), Some(&definition), std::iter::empty());
+        self.writes.push(PendingWrite::timer_change(lane, definition, ChangeReason::Created));
+        self.writes.keep_with_next();
+        if let Some(record) = said {
+            self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Created));
+        }
+        Ok(())
+    }
+
+    // It is due.
+
+    /// Gives a due task to its worker, or has it wait until it may go. A task that goes to a topic is given back, if it may go.
+    pub(in super::super) fn dispatch(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        builder: &mut BatchBuilder,
+    ) -> Option<Box<PendingRecord>> {
+        let Some(task) = entry.task.clone() else { return Some(entry) };
+        let lane = entry.source.lane;
+        let mut entry = entry;
+        let Some(scope) = task.scope.as_ref() else {
+            if let (Some(timer_id), Some(of)) = (entry.timer_id, entry.task.as_mut()) {
+                of.progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+            }
+            let registry = &self.timers.tasks.registry;
+            let project = registry.project(&task.project);
+            if project.is_deleted {
+                self.refuse(now, *entry, project_deleted(&task.project));
+                return None;
+            }
+            if project.paused {
+                self.put_off(now, entry, Millis(5_000));
+                return None;
+            }
+            return Some(entry);
+        };
+        if let Err(refusal) = self.is_sound(now, &entry) {
+            self.refuse(now, *entry, refusal);
+            return None;
+        }
+        match self.timers.tasks.permit(now, lane, scope, entry.record.size()) {
+            Permit::Go(held) => self.dispatch_to(now, entry, held, builder),
+            Permit::Wait => self.timers.tasks.wait(scope, entry),
+            Permit::PutOff(wait) => self.put_off(now, entry, wait),
+            Permit::Deleted => {
+                self.refuse(now, *entry, project_deleted(&task.project));
+            }
+        }
+        None
+    }
+
+    fn is_sound(&self, now: UnixMillis, entry: &PendingRecord) -> Result<(), Refusal> {
+        self.poison.permits_record(entry.source, entry.offset)?;
+        match entry.expires.filter(|expires| *expires < now) {
+            Some(expires) => {
+                let detail = format!("expired {} ago, at {} ms", now - expires, expires.0);
+                Err(refusal(Code::Expired, detail))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn dispatch_to(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        held: super::super::super::timers::HeldBy,
+        builder: &mut BatchBuilder,
+    ) {
+        let (Some(timer_id), Some(task)) = (entry.timer_id, entry.task.as_ref()) else { return };
+        let before = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        let after = Progress {
+            turn: before.turn.saturating_add(1),
+            held: Some(held),
+            open: false,
+            next_at: entry.due,
+            ..before
+        };
+        let state = TaskState {
+            turn: after.turn,
+            attempt: after.attempts.saturating_add(1),
+            round: after.rounds,
+            trigger: task.trigger,
+            digest: task.digest,
+        };
+        let made = read::seal_dispatch(&self.setup, &entry, state).and_then(|sealed| {
+            let directive = super::super::header::read(entry.record.headers())?;
+            let stage =
+                StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
+            Ok((sealed, verdict::timer_change(&entry, &directive, stage)))
+        });
+        let (sealed, said) = match made {
+            Ok(made) => made,
+            Err(refusal) => return self.refuse(now, *entry, refusal),
+        };
+        let named = Named { task: Some(after), ..entry.named_as(timer_id) };
+        let PendingRecord { source, offset, record, due, order, .. } = *entry;
+        let send = Produce {
+            to: Destination::Tasks,
+            partition: Some(i32::from(held.partition.0)),
+            record,
+            rewrite: HeaderRewrite::State(sealed),
+            due,
+            expires: None,
+        };
+        self.load(now, builder, (source, offset), (send, order, None), Some(named), said);
+    }
+
+    /// A task was put into a batch for its worker.
+    pub(in super::super) fn dispatched(&mut self, lane: Lane, timer_id: TimerId, after: Progress) {
+        self.set_put_off(lane, timer_id, false);
+        self.timers.set_progress(lane, timer_id, after);
+        self.timers.tasks.counts.dispatched += 1;
+    }
+
+    fn set_put_off(&mut self, lane: Lane, timer_id: TimerId, is_put_off: bool) {
+        self.timers.set_put_off(lane, timer_id, is_put_off);
+    }
+
+    /// A task waits in a tier, though it is overdue.
+    fn put_off(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, wait: Millis) {
+        let ladder = &self.setup.topics.ladder;
+        let tier = ladder.pick(wait).unwrap_or_else(|| ladder.shortest());
+        let tier = tier.min(last_for_overdue(&self.setup));
+        if let Some(timer_id) = entry.timer_id {
+            self.set_put_off(entry.source.lane, timer_id, true);
+        }
+        entry.deferred = true;
+        self.timers.tasks.counts.put_off += 1;
+        // However often, it is no fault of the task's.
+        entry.hops = entry.hops.saturating_sub(1);
+        self.hop(now, tier, entry);
+    }
+
+    /// A task could not be delivered to its topic. Gives it back if it is not to be tried again.
+    pub(in super::super) fn try_again(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<PendingRecord>,
+        refusal: &Refusal,
+    ) -> Option<Box<PendingRecord>> {
+        let may_pass = matches!(refusal.code, Code::TargetMissing | Code::TargetRefused);
+        let of_task = entry.task.as_ref().filter(|task| may_pass && task.scope.is_none());
+        let (Some(before), Some(timer_id)) = (of_task.map(|task| task.progress), entry.timer_id)
+        else {
+            return Some(entry);
+        };
+        let spec = super::super::header::read(entry.record.headers())
+            .and_then(|directive| sealed::spec(&directive));
+        let Ok(spec) = spec else { return Some(entry) };
+        let default = Retry::default();
+        let policy = Policy {
+            retry: spec.retry().unwrap_or(&default),
+            poll: None,
+            luck: luck(timer_id, before.attempts),
+        };
+        let error = Some(refusal.to_string());
+        let result = TaskResult { error, ended: Some(now), ..TaskResult::new(CallOutcome::Failed) };
+        let (next, _) = decide(before, &result, policy, now);
+        let Next::Again(after) = next else { return Some(entry) };
+        let lane = entry.source.lane;
+        self.write_attempt(lane, timer_id, before, &next, result);
+        self.timers.set_progress(lane, timer_id, after);
+        self.write_progress(now, &entry, after, TimerState::Delay);
+        entry.due = after.next_at;
+        self.route(now, entry);
+        None
+    }
+
+    /// Tasks that wait in memory and of which none is at a worker are looked at again, once a second.
+    pub(in super::super) fn look_at_tasks(&mut self, now: UnixMillis) {
+        let waiting = self.timers.tasks.look(now);
+        if let Some(at) = self.timers.tasks.look_at() {
+            self.agenda.wake(at);
+        }
+        if !waiting.is_empty() {
+            self.agenda.put_back(waiting);
+            self.agenda.wake(now);
+        }
+    }
+
+    // What workers say.
+
+    fn report(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<PendingRecord>,
+        spec: &Spec,
+        result: TaskResult,
+    ) {
+        let (lane, Some(timer_id)) = (entry.source.lane, entry.timer_id) else { return };
+        let live = self.timers.table().live(lane, timer_id);
+        let before = self.timers.tasks.progress(timer_id);
+        let is_live = live.is_some_and(|live| live.version == entry.version());
+        let Some(before) = before.filter(|of| is_live && entry.turn() == Some(of.turn)) else {
+            return self.stale(&entry);
+        };
+        if before.held.is_none() {
+            // It was decided, and is read again: it has the body of the turn that follows.
+            return match result.outcome.carries_payload() {
+                true => self.copy(now, entry, timer_id),
+                false => self.stale(&entry),
+            };
+        }
+        let registry = Arc::clone(&self.timers.tasks.registry);
+        let default = Retry::default();
+        let retry = spec.retry().unwrap_or_else(|| {
+            let service = spec.service().and_then(|name| registry.service(spec.project(), name));
+            service.map_or(&default, |service| &service.retry)
+        });
+        let poll = match spec.kind() {
+            spec::Kind::Http(http) => http.poll,
+            spec::Kind::Kafka(_) => None,
+        };
+        let policy = Policy { retry, poll, luck: luck(timer_id, before.turn) };
+        let appended = entry.appended;
+        let (next, is_attempt) = decide(before, &result, policy, appended);
+        let scope = entry.task.as_ref().and_then(|task| task.scope.clone());
+        if let Some(scope) = scope.as_ref().filter(|_| !matches!(next, Next::Running(_))) {
+            match result.outcome {
+                CallOutcome::Deferred => {
+                    let until = result.until.unwrap_or(appended);
+                    self.timers.tasks.slow_down(lane, scope, until);
+                }
+                _ => self.timers.tasks.turn_ended(now, lane, scope),
+            }
+        }
+        if is_attempt {
+            self.write_attempt(lane, timer_id, before, &next, result.clone());
+        }
+        entry.decided = true;
+        match next {
+            Next::Running(after) => {
+                self.timers.set_progress(lane, timer_id, after);
+                self.write_progress(now, &entry, after, TimerState::Delay);
+                self.writes.complete_with((entry.source, entry.offset), entry.record);
+            }
+            Next::Again(after) => {
+                self.timers.set_progress(lane, timer_id, after);
+                self.write_progress(now, &entry, after, TimerState::Delay);
+                self.timers.here(lane, timer_id);
+                entry.due = after.next_at;
+                self.route(now, entry);
+            }
+            Next::Ended(after, state) => {
+                self.write_progress(now, &entry, after, state);
+                self.timers.end(now, lane, timer_id);
+                self.writes.complete_with((entry.source, entry.offset), entry.record);
+            }
+            Next::Failed(after, code) => {
+                // What its letter says of it.
+                self.timers.set_progress(lane, timer_id, after);
+                let refusal = Refusal::new(code, failure(&result, after));
+                self.refuse(now, *entry, refusal);
+            }
+        }
+        if let Some(scope) = scope {
+            let freed = self.timers.tasks.freed(lane, &scope);
+            if !freed.is_empty() {
+                self.agenda.put_back(freed);
+                self.agenda.wake(now);
+            }
+        }
+    }
+
+    fn write_attempt(
+        &mut self,
+        lane: Lane,
+        timer_id: TimerId,
+        before: Progress,
+        next: &Next,
+        result: TaskResult,
+    ) {
+        let (Next::Running(after)
+        | Next::Again(after)
+        | Next::Ended(after, _)
+        | Next::Failed(after, _)) = *next;
+        let attempt = Attempt { timer_id, turn: before.turn, number: after.attempts, result };
+        let (key, value) = Change::Attempt(attempt).encode();
+        let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
+        self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Reported));
+        self.writes.keep_with_next();
+    }
+
+    fn write_progress(
+        &mut self,
+        now: UnixMillis,
+        entry: &PendingRecord,
+        after: Progress,
+        state: TimerState,
+    ) {
+        let lane = entry.source.lane;
+        // It was read once.
+        let directive = super::super::header::read(entry.record.headers()).unwrap_or_default();
+        let stage = StateChange { task: Some(after), ..StateChange::new(state, now) };
+        let reason = match state {
+            TimerState::Delivered => ChangeReason::Delivered,
+            TimerState::Cancelled => ChangeReason::Cancelled,
+            _ => ChangeReason::Reported,
+        };
+        if let Some(record) = verdict::timer_change(entry, &directive, stage) {
+            self.writes.push(PendingWrite::timer_change(lane, record, reason));
+        }
+    }
+
+    // Cancels.
+
+    fn cancel_task(
+        &mut self,
+        now: UnixMillis,
+        cancel: PendingRecord,
+        timer_id: TimerId,
+        live: Option<Pending>,
+    ) {
+        let Some(live) = live.filter(|live| live.version.is_before(cancel.version())) else {
+            let answer = answer(&cancel, Outcome::Absent);
+            return self.finish(&cancel, answer);
+        };
+        let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        match progress.held {
+            Some(held) if !progress.cancelling => {
+                let after = Progress { cancelling: true, ..progress };
+                self.follow_to_worker(now, cancel, (timer_id, live), after, held.partition.0);
+            }
+            Some(_) => {
+                let answer = answer(&cancel, Outcome::Underway);
+                self.finish(&cancel, answer);
+            }
+            None => self.end_task_by_cancel(now, cancel, (timer_id, live), progress),
+        }
+    }
+
+    /// The record that says how far a task is that a cancel is about.
+    fn said_by_cancel(
+        &self,
+        now: UnixMillis,
+        cancel: &PendingRecord,
+        (timer_id, live): (TimerId, Pending),
+        after: Progress,
+        state: TimerState,
+    ) -> Record {
+        let table = self.timers.table();
+        let words = table.words(live);
+        let at = (live.version, live.due);
+        let fields =
+            TimerFields { task: Some(after), ..fields_of_cancel(cancel, state, now, at, words) };
+        verdict::timer_record(timer_id, &fields)
+    }
+
+    /// A cancel goes after a task to the worker that holds it: only the worker knows whether its call has begun.
+    fn follow_to_worker(
+        &mut self,
+        now: UnixMillis,
+        cancel: PendingRecord,
+        of: (TimerId, Pending),
+        after: Progress,
+        partition: u16,
+    ) {
+        let (lane, (timer_id, live)) = (cancel.source.lane, of);
+        let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Delay);
+        self.timers.set_progress(lane, timer_id, after);
+        self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
+        self.writes.keep_with_next();
+        let turn = Turn { name: timer_id, version: live.version, turn: after.turn };
+        let directive = super::super::header::read(cancel.record.headers()).unwrap_or_default();
+        let id = directive.id.unwrap_or_default();
+        let note = sealed::cancel_note(&self.setup.key, turn, id);
+        let answer = answer(&cancel, Outcome::Underway);
+        let PendingRecord { source, offset, record, .. } = cancel;
+        let send = Produce {
+            to: Destination::Tasks,
+            partition: Some(i32::from(partition)),
+            record,
+            rewrite: HeaderRewrite::Instead(Box::new(note)),
+            due: now,
+            expires: None,
+        };
+        self.writes.push(PendingWrite::of(Some((source, offset)), send));
+        self.writes.reply_with(answer);
+    }
+
+    fn end_task_by_cancel(
+        &mut self,
+        now: UnixMillis,
+        cancel: PendingRecord,
+        of: (TimerId, Pending),
+        after: Progress,
+    ) {
+        let (lane, (timer_id, live)) = (cancel.source.lane, of);
+        let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Cancelled);
+        let old = self.timers.table().cancel_mark(lane, timer_id);
+        let before = old.map(|old| old.before).unwrap_or_default().or(cancel.version());
+        // Its copy comes up by then.
+        let until = live.due.max(after.next_at).max(now) + PUT_OFF_MAX;
+        let until = until + CANCEL_MARK_SLACK;
+        let mark = CancelMark {
+            timer_id,
+            before,
+            until: old.map_or(until, |old| until.max(old.until)),
+            seen: true,
+            may_repeat: false,
+            cancels: true,
+        };
+        self.timers.end(now, lane, timer_id);
+        self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Cancelled));
+        self.writes.keep_with_next();
+        self.write_cancel_mark(lane, mark, ChangeReason::Recorded);
+        let answer = answer(&cancel, Outcome::Cancelled);
+        self.writes.complete_with((cancel.source, cancel.offset), cancel.record);
+        self.writes.reply_with(answer);
+    }
+}
+
+fn project_deleted(project: &str) -> Refusal {
+    refusal(Code::TaskFailed, format!("project {project} was deleted"))
+}
+
+/// What a dead letter says of a task that has failed.
+fn failure(result: &TaskResult, after: Progress) -> String {
+    let what = match (result.outcome, result.status, result.error.as_deref()) {
+        (CallOutcome::NotYet, ..) => format!("not ready after {} rounds", after.rounds),
+        (CallOutcome::Interrupted, ..) => "its workers ended while they had it".to_owned(),
+        (_, Some(status), None) => format!("status {status}"),
+        (_, Some(status), Some(error)) => format!("status {status}: {error}"),
+        (_, None, Some(error)) => error.to_owned(),
+        (outcome, None, None) => outcome.as_str().to_owned(),
+    };
+    format!("attempt {}: {what}", after.attempts)
+}
+
+/// What jitter goes by: tasks that failed together do not come back together.
+fn luck(timer_id: TimerId, turn: u32) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&timer_id.0[8..]);
+    let mixed = u64::from_be_bytes(word) ^ u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}

@@ -1,0 +1,497 @@
+//! Tasks from their creation to their end, with the engine of the lanes and that of the workers.
+
+mod world;
+
+use super::super::super::task::result::Outcome as CallOutcome;
+use super::*;
+use crate::header::Code;
+use crate::messages::Outcome;
+use crate::task::result::TaskResult;
+use crate::task::sealed;
+use crate::timers::TimerState;
+use crate::{Offset, Record};
+use world::{BEGAN, World, failed, finished, not_yet, spec};
+
+fn outcome_of(world: &World, offset: Offset) -> Option<Outcome> {
+    world.answers.iter().find(|answer| answer.offset == offset).map(|answer| answer.outcome)
+}
+
+#[test]
+fn a_task_is_called_once_when_it_is_due_and_is_finished() {
+    let mut world = World::new(|_, _| (20, finished()));
+    let id = world.create(1, 15_000, "");
+    world.after(14_900);
+    assert_eq!(world.state(&id), Some(TimerState::Delay));
+    assert!(world.has_definition(&id) && world.calls.is_empty());
+    world.after(2_000);
+    let calls = world.calls_of(&id);
+    assert_eq!(calls.len(), 1);
+    assert!(calls[0].at >= BEGAN + Millis(15_000) && calls[0].at < BEGAN + Millis(15_200));
+    assert_eq!((calls[0].turn, calls[0].attempt, &calls[0].body[..]), (1, 1, &b"body"[..]));
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    let attempts = world.attempts(&id);
+    assert_eq!(attempts.len(), 1);
+    assert_eq!(attempts[0].result.status, Some(200));
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn a_failed_attempt_is_made_again_as_its_policy_says() {
+    let mut world = World::new(|_, nth| (5, if nth < 2 { failed(500) } else { finished() }));
+    let id = world.create(1, 2_000, r#","retry":{"count":3,"interval":5}"#);
+    world.after(20_000);
+    let calls: Vec<(u32, u64)> =
+        world.calls_of(&id).iter().map(|call| (call.turn, (call.at - BEGAN).0)).collect();
+    assert_eq!(calls.iter().map(|(turn, _)| *turn).collect::<Vec<_>>(), [1, 2, 3]);
+    for pair in calls.windows(2) {
+        let gap = pair[1].1 - pair[0].1;
+        assert!((5_000..5_300).contains(&gap), "{calls:?}");
+    }
+    let timer = world.timer(&id).expect("known");
+    assert_eq!(timer.state, TimerState::Delivered);
+    let progress = timer.task.expect("a task");
+    assert_eq!((progress.attempts, progress.failures, progress.turn), (3, 2, 3));
+    assert_eq!(world.attempts(&id).len(), 3);
+}
+
+#[test]
+fn a_task_that_fails_for_good_is_a_dead_letter_with_its_body() {
+    let mut world = World::new(|_, _| (5, failed(500)));
+    let id = world.create(1, 1_000, r#","retry":{"count":1,"interval":1}"#);
+    world.after(10_000);
+    assert_eq!(world.calls_of(&id).len(), 2);
+    assert_eq!(world.state(&id), Some(TimerState::Dead));
+    let (detail, code, value) = &world.dead[0];
+    assert_eq!((*code, value.as_deref()), (Code::TaskFailed, Some(&b"body"[..])));
+    assert!(detail.contains("attempt 2") && detail.contains("500"), "{detail}");
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn gone_is_final_at_once() {
+    let gone = TaskResult { status: Some(410), ..TaskResult::new(CallOutcome::Gone) };
+    let mut world = World::new(move |_, _| (5, gone.clone()));
+    let id = world.create(1, 1_000, r#","retry":{"count":9,"interval":1}"#);
+    world.after(10_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert_eq!(world.state(&id), Some(TimerState::Dead));
+}
+
+#[test]
+fn not_yet_asks_again_at_equal_intervals_and_is_no_attempt() {
+    let mut world = World::new(|_, nth| (5, if nth < 5 { not_yet() } else { finished() }));
+    let id = world.create(1, 1_000, r#","poll":{"interval":"1s","rounds":10}"#);
+    world.after(15_000);
+    let calls = world.calls_of(&id);
+    let rounds: Vec<u32> = calls.iter().map(|call| call.round).collect();
+    assert_eq!(rounds, [0, 1, 2, 3, 4, 5]);
+    assert!(calls.iter().all(|call| call.attempt == 1));
+    for pair in calls.windows(2) {
+        let gap = (pair[1].at - pair[0].at).0;
+        assert!((1_000..1_200).contains(&gap), "{calls:?}");
+    }
+    let progress = world.timer(&id).and_then(|timer| timer.task).expect("a task");
+    assert_eq!((progress.rounds, progress.attempts), (5, 1));
+
+    let mut world = World::new(|_, _| (5, not_yet()));
+    let id = world.create(1, 1_000, r#","poll":{"interval":"1s","rounds":3}"#);
+    world.after(15_000);
+    assert_eq!(world.calls_of(&id).len(), 3, "it is asked no more than it may be");
+    assert_eq!(world.state(&id), Some(TimerState::Dead));
+}
+
+#[test]
+fn one_request_is_one_task_however_often_it_is_made_and_after_its_end() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let id = world.create(1, 1_000, "");
+    world.create(1, 1_000, "");
+    let replayed = world.sealed(&id, 0, &spec(""), None);
+    world.after(5_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    world.create(1, 1_000, "");
+    world.append_to_intake(&id, replayed.clone());
+    world.take_lanes_over();
+    world.append_to_intake(&id, replayed.clone());
+    world.after(60_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    // It is remembered no more: so it is another one. But what was sealed long ago creates nothing.
+    world.after(3_700_000);
+    assert_eq!(world.state(&id), None);
+    assert!(!world.has_definition(&id) && world.attempts(&id).is_empty());
+    world.append_to_intake(&id, replayed);
+    world.after(5_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert_eq!(world.dead.last().map(|(_, code, _)| *code), Some(Code::StaleSubmit));
+    world.create(1, 1_000, "");
+    world.after(5_000);
+    assert_eq!(world.calls_of(&id).len(), 2);
+}
+
+#[test]
+fn a_cancel_in_the_line_is_decided_there() {
+    let mut world = World::new(|_, _| (5, failed(500)));
+    let id = world.create(1, 30_000, "");
+    world.after(29_000);
+    let cancel = world.cancel(&id);
+    world.after(60_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Cancelled));
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+    assert!(world.calls.is_empty());
+    // After a failed attempt, it is stopped: a call was made, and none follows.
+    let id = world.create(2, 1_000, r#","retry":{"count":5,"interval":30}"#);
+    world.after(10_000);
+    let cancel = world.cancel(&id);
+    world.after(120_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Cancelled));
+    let timer = world.timer(&id).expect("known");
+    assert_eq!(timer.state, TimerState::Cancelled);
+    assert!(timer.task.expect("a task").begun);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    // Of what there is not it says so.
+    let cancel = world.cancel(&world::id(9));
+    world.after(1_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Absent));
+}
+
+#[test]
+fn a_cancel_of_what_a_worker_holds_follows_it() {
+    // Its call is open: it decides.
+    let mut world = World::new(|_, _| (3_000, failed(500)));
+    let id = world.create(1, 1_000, r#","retry":{"count":5,"interval":1}"#);
+    world.after(2_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    let cancel = world.cancel(&id);
+    world.after(1_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Underway));
+    assert_eq!(world.state(&id), Some(TimerState::Delay));
+    let again = world.cancel(&id);
+    world.after(20_000);
+    assert_eq!(outcome_of(&world, again), Some(Outcome::Underway));
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+    assert_eq!(world.calls_of(&id).len(), 1, "no call follows");
+    assert!(world.timer(&id).and_then(|timer| timer.task).expect("a task").begun, "it was stopped");
+
+    // It had not begun: no call ever begins.
+    let mut world = World::new(|_, _| (10_000, finished()));
+    world.set_registry("service/shop/one", r#"{"address":"http://a.example","concurrency":1}"#);
+    let spec = br#"{"type":"http","project":"shop","group":"g","service":"one"}"#;
+    let spec = Spec::parse(spec).expect("sound");
+    // Two of one lane, of which one may be called at a time.
+    let of_one_lane = (2..100)
+        .find(|n| world::id(*n).lane_of(world::LANES) == world::id(1).lane_of(world::LANES));
+    world.create_spec(1, 1_000, &spec, None);
+    world.after(200);
+    let id = world.create_spec(of_one_lane.expect("one of a hundred"), 1_000, &spec, None);
+    world.after(2_000);
+    assert_eq!((world.dispatched().count(), world.calls.len()), (2, 1));
+    let cancel = world.cancel(&id);
+    world.after(1_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Underway));
+    world.after(15_000);
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+    assert_eq!(world.calls.len(), 1);
+    assert!(!world.timer(&id).and_then(|timer| timer.task).expect("a task").begun);
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn a_success_that_comes_while_it_is_cancelled_is_a_success() {
+    let mut world = World::new(|_, _| (3_000, finished()));
+    let id = world.create(1, 1_000, "");
+    world.after(2_000);
+    world.cancel(&id);
+    world.after(10_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+}
+
+#[test]
+fn a_paused_project_waits_and_is_called_once_it_may_be() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"paused":true}"#);
+    let ids: Vec<_> = (0..300).map(|n| world.create(n, 2_000, "")).collect();
+    world.after(30_000);
+    assert!(world.calls.is_empty());
+    let cancel = world.cancel(&ids[7]);
+    world.after(1_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Cancelled));
+    world.set_registry("project/shop", r#"{"paused":false}"#);
+    world.after(60_000);
+    assert_eq!(world.calls.len(), 299);
+    assert_eq!(world.figures().tasks_waiting, 0);
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn what_is_paused_for_long_costs_little() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"paused":true}"#);
+    (0..200).for_each(|n| drop(world.create(n, 1_000, "")));
+    world.after(3_000_000);
+    let before = world.hops;
+    world.after(600_000);
+    let hops = world.hops - before;
+    assert!(hops <= 3 * 200, "{hops} hops of 200 tasks in ten minutes");
+}
+
+#[test]
+fn a_slow_service_takes_no_more_than_its_credits() {
+    let mut world = World::new(|_, _| (60_000, finished()));
+    world.set_registry("project/shop", "{}");
+    let to = r#"{"type":"http","project":"shop","group":"g","service":"slow"}"#;
+    let spec = Spec::parse(to.as_bytes()).expect("sound");
+    world.set_registry("service/shop/slow", r#"{"address":"http://a.example","concurrency":2}"#);
+    (0..200).for_each(|n| drop(world.create_spec(n, 1_000, &spec, None)));
+    world.after(10_000);
+    let held = world.dispatched().count();
+    assert!(held <= 2 * 16, "{held} stand with workers");
+    assert!(world.calls.len() <= 2, "{}", world.calls.len());
+    // Another project is not held up by it.
+    let other = r#"{"type":"http","project":"fast","group":"g","url":"http://b.example/"}"#;
+    let other = Spec::parse(other.as_bytes()).expect("sound");
+    let id = world.create_spec(1_000, 1_000, &other, None);
+    world.after(2_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    // In the end each is called once.
+    world.after(7_000_000);
+    assert_eq!(world.calls.len(), 201);
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn an_open_breaker_burns_no_attempts() {
+    let mut world = World::new(|_, nth| (5, if nth < 3 { failed(503) } else { finished() }));
+    let ids: Vec<_> =
+        (0..20).map(|n| world.create(n, 1_000, r#","retry":{"count":9,"interval":1}"#)).collect();
+    world.after(300_000);
+    for id in ids {
+        assert_eq!(world.state(&id), Some(TimerState::Delivered));
+        let progress = world.timer(&id).and_then(|timer| timer.task).expect("a task");
+        assert_eq!((progress.attempts, world.calls_of(&id).len()), (4, 4));
+    }
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn what_is_not_to_begin_any_more_expires() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"paused":true}"#);
+    let expires = Some(BEGAN + Millis(8_000));
+    let id = world.create_spec(1, 2_000, &spec(""), expires);
+    world.after(5_000);
+    world.set_registry("project/shop", r#"{"paused":true,"concurrency":5}"#);
+    world.after(20_000);
+    assert_eq!(world.state(&id), Some(TimerState::Expired));
+    assert!(world.calls.is_empty());
+}
+
+#[test]
+fn a_deleted_project_takes_no_task_and_ends_those_that_wait() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let waits = world.create(1, 5_000, "");
+    world.after(1_000);
+    let change = crate::task::registry::read(
+        "project/shop",
+        Some(br#"{"version":1,"revision":2,"deleted":true}"#),
+    );
+    let mut registry = (*world.registry).clone();
+    registry.apply(change.expect("sound")).expect("room");
+    world.registry = Arc::new(registry);
+    let registry = Arc::clone(&world.registry);
+    world.tell_lanes(crate::Event::Registry(registry));
+    let late = world.create(2, 1_000, "");
+    world.after(10_000);
+    assert_eq!(world.state(&waits), Some(TimerState::Dead));
+    assert_eq!(world.state(&late), Some(TimerState::Dead));
+    assert!(world.calls.is_empty());
+}
+
+#[test]
+fn a_task_for_a_topic_is_delivered_and_tried_again_while_the_topic_is_missing() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let json = r#"{"type":"kafka","project":"shop","group":"g","topic":"orders.out"}"#;
+    let id = world.create_spec(1, 3_000, &Spec::parse(json.as_bytes()).expect("sound"), None);
+    world.after(5_000);
+    assert_eq!(world.delivered.len(), 1);
+    assert_eq!(world.delivered[0].1.as_deref(), Some(&b"body"[..]));
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+
+    let json = r#"{"type":"kafka","project":"shop","group":"g","topic":"orders.late","retry":{"count":20,"interval":20}}"#;
+    let id = world.create_spec(2, 3_000, &Spec::parse(json.as_bytes()).expect("sound"), None);
+    world.after(30_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delay));
+    world.targets.insert("orders.late".to_owned());
+    world.after(120_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    let progress = world.timer(&id).and_then(|timer| timer.task).expect("a task");
+    assert!(progress.attempts >= 2, "{progress:?}");
+
+    let json = r#"{"type":"kafka","project":"shop","group":"g","topic":"secret"}"#;
+    let id = world.create_spec(3, 3_000, &Spec::parse(json.as_bytes()).expect("sound"), None);
+    world.after(10_000);
+    assert_eq!(world.state(&id), Some(TimerState::Dead), "the intake does not allow it");
+    assert_eq!(world.delivered.len(), 2);
+}
+
+#[test]
+fn five_turns_in_doubt_are_one_failed_attempt() {
+    let mut world = World::new(|_, _| (600_000, finished()));
+    let id = world.create(1, 1_000, "");
+    for _ in 0..5 {
+        world.after(5_000);
+        world.kill_worker();
+        world.start_worker();
+    }
+    world.after(10_000);
+    assert_eq!(world.calls_of(&id).len(), 5);
+    assert_eq!(world.state(&id), Some(TimerState::Dead));
+    assert_eq!(world.timer(&id).and_then(|timer| timer.task).map(|of| of.attempts), Some(1));
+}
+
+#[test]
+fn what_is_forged_or_stands_elsewhere_harms_no_task() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let id = world.create(1, 20_000, "");
+    world.after(1_000);
+    let sealed = world.sealed(&id, 20_000, &spec(""), None);
+    let with_value = Record::new(None, Some(b"another body"), sealed.headers());
+    let headers = |kept: &'static [&'static str]| {
+        sealed.headers().filter(move |(name, _)| kept.iter().any(|kept| kept.as_bytes() == *name))
+    };
+    let plain = Record::new(None, Some(b"x"), headers(&["x-delay-id", "x-delay-task"]));
+    let lane = id.lane_of(world::LANES);
+    world.append_to_intake(&id, with_value);
+    world.append_to_intake(&id, plain);
+    world.append_result(lane, sealed.clone());
+    world.append_result(lane, Record::new(Some(b"k"), Some(b"v"), std::iter::empty()));
+    let cancel: [(&[u8], Option<&[u8]>); 2] =
+        [(b"x-delay-id", Some(id.as_str().as_bytes())), (b"x-delay-action", Some(b"cancel"))];
+    world.append_to_intake(&id, Record::new(None, None, cancel.into_iter()));
+    // In another lane than its own.
+    let other = Lane((lane.0 + 1) % world::LANES);
+    let of_other = (0..100).map(world::id).find(|id| id.lane_of(world::LANES) == other);
+    let of_other = of_other.expect("one of a hundred");
+    let stray = world.sealed(&of_other, 1_000, &spec(""), None);
+    world.append_to_intake(&id, stray);
+    world.after(25_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert_eq!(world.calls.len(), 1);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    let mut codes: Vec<&str> = world.dead.iter().map(|(_, code, _)| code.as_str()).collect();
+    codes.sort_unstable();
+    assert_eq!(codes, ["bad_task", "bad_task", "bad_task", "task_forbidden"]);
+}
+
+#[test]
+fn a_body_that_was_changed_on_its_way_is_seen() {
+    let world = World::new(|_, _| (5, finished()));
+    let id = world::id(1);
+    let sealed = world.sealed(&id, 0, &spec(""), None);
+    let changed = Record::new(None, Some(b"another body"), sealed.headers());
+    assert_ne!(crate::task::digest(&sealed), crate::task::digest(&changed));
+    let refused = sealed::read_work(&world.setup.key, world::LANES, changed);
+    assert!(refused.is_err(), "a submission is no dispatch");
+}
+
+/// Luck that a seed decides.
+struct Luck(u64);
+
+impl Luck {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+/// Tasks of all kinds, while lanes and workers die between any two transactions.
+fn live(seed: u64) {
+    let mut of_endpoint = Luck(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut world = World::new(move |_, _| {
+        let takes = [1, 30, 400, 4_000][of_endpoint.below(4) as usize];
+        let result = match of_endpoint.below(8) {
+            0 => failed(500),
+            1 => failed(503),
+            2 => not_yet(),
+            _ => finished(),
+        };
+        (takes, result)
+    });
+    let mut luck = Luck(seed | 1);
+    let mut created = Vec::new();
+    let mut cancels = Vec::new();
+    for step in 0..60 {
+        match luck.below(10) {
+            0..5 => {
+                let more = [
+                    "",
+                    r#","retry":{"count":2,"interval":1}"#,
+                    r#","retry":{"count":4,"interval":3,"backoff":"exponential"}"#,
+                    r#","poll":{"interval":"1s","rounds":4},"retry":{"count":3,"interval":2}"#,
+                ][luck.below(4) as usize];
+                let delay = luck.below(20_000);
+                created.push(world.create(step, delay, more));
+            }
+            5 if !created.is_empty() => {
+                let at = luck.below(created.len() as u64) as usize;
+                let id = created[at].clone();
+                cancels.push((world.cancel(&id), id));
+            }
+            6 => world.take_lanes_over(),
+            7 => {
+                world.kill_worker();
+                world.start_worker();
+            }
+            8 => world.fails_in = Some(luck.below(6) as usize),
+            _ => {
+                let paused = luck.below(2) == 0;
+                world.set_registry("project/shop", &format!(r#"{{"paused":{paused}}}"#));
+            }
+        }
+        let wait = luck.below(2_500);
+        world.after(wait);
+    }
+    world.set_registry("project/shop", "{}");
+    world.after(3_000_000);
+    for id in &created {
+        let timer = world.timer(id).unwrap_or_else(|| panic!("seed {seed}: {id} is unknown"));
+        let task = timer.task.expect("a task");
+        assert!(timer.state.is_final(), "seed {seed}: {id} {timer:?}");
+        let calls = world.calls_of(id);
+        let turns: BTreeSet<u32> = calls.iter().map(|call| call.turn).collect();
+        assert_eq!(turns.len(), calls.len(), "seed {seed}: a turn of {id} was called twice");
+        match timer.state {
+            TimerState::Delivered | TimerState::Dead => {
+                assert!(!calls.is_empty(), "seed {seed}: {id}");
+            }
+            TimerState::Cancelled if !task.begun => {
+                assert!(calls.is_empty(), "seed {seed}: {id} was called, and is cancelled");
+            }
+            _ => {}
+        }
+        let ended = timer.since;
+        assert!(
+            calls.iter().all(|call| call.at <= ended),
+            "seed {seed}: {id} was called after its end"
+        );
+        let cancelled = cancels.iter().any(|(_, of)| of == id);
+        assert!(cancelled || timer.state != TimerState::Cancelled, "seed {seed}: {id}");
+    }
+    let (counted, held) = world.credits();
+    assert_eq!((counted, held), (0, 0), "seed {seed}");
+    for (offset, id) in cancels {
+        let lane = id.lane_of(world::LANES);
+        let answered = world.answers.iter().any(|of| of.offset == offset && of.source.lane == lane);
+        assert!(answered, "seed {seed}: a cancel of {id} was never answered");
+    }
+}
+
+#[test]
+fn every_task_ends_once_whoever_dies() {
+    let from: u64 = option_env!("TASK_SEEDS_FROM").and_then(|from| from.parse().ok()).unwrap_or(1);
+    let count: u64 = option_env!("TASK_SEEDS").and_then(|count| count.parse().ok()).unwrap_or(60);
+    (from..from + count).for_each(live);
+}
+
+use crate::task::spec::Spec;
+use std::collections::BTreeSet;

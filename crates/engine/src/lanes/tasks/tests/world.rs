@@ -1,0 +1,607 @@
+//! Lanes and a worker on one Kafka of logs in memory: tasks live their whole lives here, and either side can die at any moment.
+//!
+//! Transactions land at once, or not at all. What is seen is what a user sees: which calls began, and what the changelog says.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::Arc;
+
+use crate::allow::Allow;
+use crate::header;
+use crate::ladder::Ladder;
+use crate::messages::{
+    Action, Answer, Batch, Commit, Destination, Event, HeaderRewrite, Start, Target,
+};
+use crate::setup::{Intake, Limits, Setup, Topics};
+use crate::state::StateKey;
+use crate::task::id::TaskId;
+use crate::task::registry::Registry;
+use crate::task::result::{Outcome, TaskResult};
+use crate::task::sealed::{self, Submission, Work};
+use crate::task::spec::Spec;
+use crate::timers::{Attempt, CancelMark, Change, Live, Timer, TimerId, TimerState};
+use crate::work::{
+    CallEnd, CallId, Entry, Now, Position, Taken, Task, WorkAction, WorkEngine, WorkEvent,
+    WorkLimits,
+};
+use crate::{Lane, LaneEngine, Millis, Offset, Record, Source, TopicId, UnixMillis};
+
+pub(super) const LANES: u16 = 2;
+pub(super) const BEGAN: UnixMillis = UnixMillis(1_800_000_000_000);
+const HISTORY: Millis = Millis(3_600_000);
+
+/// What an endpoint does with the nth call of a task, from 0, and how long that takes.
+pub(super) type Endpoint = Box<dyn FnMut(&str, usize) -> (u64, TaskResult)>;
+
+/// A call that began.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Called {
+    pub(super) id: String,
+    pub(super) turn: u32,
+    pub(super) attempt: u32,
+    pub(super) round: u32,
+    pub(super) at: UnixMillis,
+    pub(super) body: Vec<u8>,
+}
+
+struct Open {
+    call: CallId,
+    ends: UnixMillis,
+    result: TaskResult,
+}
+
+pub(super) struct World {
+    pub(super) setup: Arc<Setup>,
+    pub(super) now: UnixMillis,
+    pub(super) registry: Arc<Registry>,
+    // What stands in Kafka.
+    logs: BTreeMap<Source, Vec<(UnixMillis, Record)>>,
+    tasks: Vec<Vec<(UnixMillis, Record)>>,
+    commits: HashMap<Source, Commit>,
+    positions: HashMap<Lane, Position>,
+    pub(super) timers: BTreeMap<(u16, Vec<u8>), Change>,
+    pub(super) dead: Vec<(String, header::Code, Option<Vec<u8>>)>,
+    pub(super) delivered: Vec<(UnixMillis, Option<Vec<u8>>)>,
+    pub(super) answers: Vec<Answer>,
+    // The lanes.
+    lanes: LaneEngine,
+    reading: BTreeMap<Source, (usize, bool)>,
+    recalls: VecDeque<(Lane, Vec<TimerId>)>,
+    /// Topics that are there.
+    pub(super) targets: BTreeSet<String>,
+    // The worker.
+    work: Option<WorkEngine>,
+    next_task: Vec<usize>,
+    paused: BTreeSet<Lane>,
+    open: Vec<Open>,
+    endpoint: Endpoint,
+    pub(super) calls: Vec<Called>,
+    /// Records that are in a transaction that lands only if this many more have landed. For kills between two steps.
+    pub(super) fails_in: Option<usize>,
+    pub(super) hops: usize,
+}
+
+pub(super) fn finished() -> TaskResult {
+    TaskResult { status: Some(200), ..TaskResult::new(Outcome::Finished) }
+}
+
+pub(super) fn failed(status: u16) -> TaskResult {
+    TaskResult { status: Some(status), ..TaskResult::new(Outcome::Failed) }
+}
+
+pub(super) fn not_yet() -> TaskResult {
+    TaskResult { status: Some(202), ..TaskResult::new(Outcome::NotYet) }
+}
+
+pub(super) fn spec(more: &str) -> Spec {
+    let json = format!(
+        r#"{{"type":"http","project":"shop","group":"g","url":"http://a.example/x"{more}}}"#
+    );
+    Spec::parse(json.as_bytes()).expect("sound")
+}
+
+pub(super) fn id(n: u32) -> TaskId {
+    TaskId::of_request("shop", &format!("r{n}"), None).expect("sound")
+}
+
+impl World {
+    pub(super) fn new(endpoint: impl FnMut(&str, usize) -> (u64, TaskResult) + 'static) -> Self {
+        let ladder = Ladder::new(&[1_000, 5_000, 60_000, 600_000].map(Millis), &[], Millis(800));
+        let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
+        let topics =
+            Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder.expect("one"));
+        let limits = Limits {
+            hop_linger: Millis(50),
+            batch_gap: Millis(0),
+            history: HISTORY,
+            ..Limits::default()
+        };
+        let topics = topics.with_tasks();
+        let setup = Arc::new(Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits });
+        let mut world = Self {
+            now: BEGAN,
+            registry: Arc::default(),
+            logs: BTreeMap::new(),
+            tasks: vec![Vec::new(); usize::from(LANES)],
+            commits: HashMap::new(),
+            positions: HashMap::new(),
+            timers: BTreeMap::new(),
+            dead: Vec::new(),
+            delivered: Vec::new(),
+            answers: Vec::new(),
+            lanes: LaneEngine::new(Arc::clone(&setup)),
+            reading: BTreeMap::new(),
+            recalls: VecDeque::new(),
+            targets: BTreeSet::from(["orders.out".to_owned()]),
+            work: None,
+            next_task: vec![0; usize::from(LANES)],
+            paused: BTreeSet::new(),
+            open: Vec::new(),
+            endpoint: Box::new(endpoint),
+            calls: Vec::new(),
+            fails_in: None,
+            hops: 0,
+            setup,
+        };
+        world.take_lanes_over();
+        world.start_worker();
+        world
+    }
+
+    // What users do.
+
+    pub(super) fn create(&mut self, n: u32, delay: u64, more: &str) -> TaskId {
+        self.create_spec(n, delay, &spec(more), None)
+    }
+
+    pub(super) fn create_spec(
+        &mut self,
+        n: u32,
+        delay: u64,
+        spec: &Spec,
+        expires: Option<UnixMillis>,
+    ) -> TaskId {
+        let id = id(n);
+        let record = self.sealed(&id, delay, spec, expires);
+        self.append_to_intake(&id, record);
+        id
+    }
+
+    pub(super) fn sealed(
+        &self,
+        id: &TaskId,
+        delay: u64,
+        spec: &Spec,
+        expires: Option<UnixMillis>,
+    ) -> Record {
+        let submission = Submission {
+            id,
+            spec,
+            due: self.now + Millis(delay),
+            expires,
+            key: None,
+            value: Some(b"body"),
+            headers: &[("trace".to_owned(), Some(b"t".to_vec()))],
+        };
+        sealed::submit(&self.setup.key, self.now, &submission)
+    }
+
+    pub(super) fn append_to_intake(&mut self, id: &TaskId, record: Record) -> Offset {
+        self.append(Source { topic: TopicId(0), lane: id.lane_of(LANES) }, record)
+    }
+
+    pub(super) fn cancel(&mut self, id: &TaskId) -> Offset {
+        let record = sealed::cancel(&self.setup.key, self.now, id);
+        self.append_to_intake(id, record)
+    }
+
+    pub(super) fn set_registry(&mut self, key: &str, json: &str) {
+        let change = crate::task::registry::read_request(key, json.as_bytes()).expect("sound");
+        let mut registry = (*self.registry).clone();
+        registry.apply(change).expect("room");
+        self.registry = Arc::new(registry);
+        self.tell_lanes(Event::Registry(Arc::clone(&self.registry)));
+        self.tell_worker(WorkEvent::Registry(Arc::clone(&self.registry)));
+    }
+
+    // What they see.
+
+    pub(super) fn timer(&self, id: &TaskId) -> Option<Timer> {
+        let key = (id.lane_of(LANES).0, TimerId::task(id).0.to_vec());
+        match self.timers.get(&key) {
+            Some(Change::Timer(timer)) => Some(timer.clone()),
+            _ => None,
+        }
+    }
+
+    pub(super) fn state(&self, id: &TaskId) -> Option<TimerState> {
+        self.timer(id).map(|timer| timer.state)
+    }
+
+    pub(super) fn attempts(&self, id: &TaskId) -> Vec<Attempt> {
+        let name = TimerId::task(id);
+        let of_task = self.timers.values().filter_map(|change| match change {
+            Change::Attempt(attempt) if attempt.timer_id == name => Some(attempt.clone()),
+            _ => None,
+        });
+        of_task.collect()
+    }
+
+    pub(super) fn has_definition(&self, id: &TaskId) -> bool {
+        let name = TimerId::task(id);
+        self.timers
+            .values()
+            .any(|change| matches!(change, Change::Definition(of, _) if *of == name))
+    }
+
+    pub(super) fn calls_of(&self, id: &TaskId) -> Vec<&Called> {
+        self.calls.iter().filter(|call| call.id == id.as_str()).collect()
+    }
+
+    pub(super) fn figures(&self) -> crate::Figures {
+        self.lanes.figures()
+    }
+
+    /// Credits that the lanes count, and those of the tasks that a worker holds by the changelog.
+    pub(super) fn credits(&self) -> (usize, usize) {
+        let held = self.timers.values().filter_map(|change| match change {
+            Change::Timer(timer) if !timer.state.is_final() => timer.task?.held,
+            _ => None,
+        });
+        (self.lanes.figures().tasks_credits, held.map(|held| usize::from(held.credits)).sum())
+    }
+
+    // What goes wrong.
+
+    /// The owner of the lanes is gone, and another one takes them over.
+    pub(super) fn take_lanes_over(&mut self) {
+        self.lanes = LaneEngine::new(Arc::clone(&self.setup));
+        self.recalls.clear();
+        self.tell_lanes(Event::Registry(Arc::clone(&self.registry)));
+        let topics = self.setup.topics.names().len() as u16;
+        let mut starts = Vec::new();
+        for topic in (0..topics).map(TopicId) {
+            for lane in (0..LANES).map(Lane) {
+                let source = Source { topic, lane };
+                let commit = self.commits.get(&source);
+                let next = commit.map_or(Offset(0), |commit| commit.next);
+                let metadata = commit.map_or_else(String::new, |commit| commit.metadata.clone());
+                let end = Offset(self.logs.get(&source).map_or(0, Vec::len) as i64);
+                self.reading.insert(source, (next.0 as usize, false));
+                starts.push(Start { source, next, metadata, end, gone: false });
+            }
+        }
+        self.tell_lanes(Event::Assigned { starts });
+        for lane in (0..LANES).map(Lane) {
+            let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
+            let (mut live, mut cancel_marks): (Vec<Live>, Vec<CancelMark>) = Default::default();
+            for (_, change) in of_lane {
+                match change {
+                    Change::Timer(timer) => live.extend(timer.live()),
+                    Change::CancelMark(mark) => cancel_marks.push(*mark),
+                    _ => {}
+                }
+            }
+            self.tell_lanes(Event::TimersLoaded { lane, live, cancel_marks, last: true });
+        }
+    }
+
+    /// The worker is gone with its calls, and another one begins.
+    pub(super) fn kill_worker(&mut self) {
+        self.open.clear();
+        self.work = None;
+    }
+
+    pub(super) fn start_worker(&mut self) {
+        let limits = WorkLimits {
+            calls: 100,
+            bytes: 64 << 20,
+            fresh: Millis(4_000),
+            commit_within: Millis(500),
+        };
+        self.work = Some(WorkEngine::new(limits, LANES, Arc::clone(&self.registry)));
+        self.paused.clear();
+        let mut taken = Vec::new();
+        for partition in (0..LANES).map(Lane) {
+            let position = self.positions.get(&partition).cloned();
+            let at = usize::from(partition.0);
+            let end = Offset(self.tasks[at].len() as i64);
+            self.next_task[at] = position.as_ref().map_or(0, |position| position.next.0 as usize);
+            taken.push(Taken { partition, position, start: Offset(0), end });
+        }
+        self.tell_worker(WorkEvent::Assigned(taken));
+    }
+
+    // How it works.
+
+    fn append(&mut self, at: Source, record: Record) -> Offset {
+        let log = self.logs.entry(at).or_default();
+        log.push((self.now, record));
+        Offset(log.len() as i64 - 1)
+    }
+
+    /// Appends to `<ns>.results`, by whoever may write there.
+    pub(super) fn append_result(&mut self, lane: Lane, record: Record) {
+        let topic = self.setup.topics.results().expect("in force");
+        self.append(Source { topic, lane }, record);
+    }
+
+    /// What stands in `<ns>.tasks`.
+    pub(super) fn dispatched(&self) -> impl Iterator<Item = &Record> {
+        self.tasks.iter().flatten().map(|(_, record)| record)
+    }
+
+    pub(super) fn tell_lanes(&mut self, event: Event) {
+        let mut out = Vec::new();
+        self.lanes.step(self.now, event, &mut out);
+        for action in out {
+            self.carry_out(action);
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        match action {
+            Action::Pause(at) => self.reading.entry(at).or_default().1 = true,
+            Action::Resume(at) => self.reading.entry(at).or_default().1 = false,
+            Action::Seek(at, offset) => self.reading.entry(at).or_default().0 = offset.0 as usize,
+            Action::DescribeTarget(name) => {
+                let target = match self.targets.contains(&*name) {
+                    true => {
+                        Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false }
+                    }
+                    false => Target::Missing,
+                };
+                self.tell_lanes(Event::Target(name, target));
+            }
+            Action::ListEndOffsets(sources) => {
+                for source in sources {
+                    let end = self.logs.get(&source).map_or(0, Vec::len);
+                    if self.reading[&source].0 >= end {
+                        self.tell_lanes(Event::ReadUpTo { source, at: self.now });
+                    }
+                }
+            }
+            Action::Overdue { lane, .. } => {
+                self.tell_lanes(Event::Overdue { lane, timers: Vec::new(), more: None });
+            }
+            Action::Inventory { lane, .. } => {
+                self.tell_lanes(Event::Counted { lane, is_complete: true });
+            }
+            Action::ListExpired(lane) => {
+                let before = self.now - HISTORY;
+                let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
+                let ended = of_lane.filter_map(|(_, change)| match change {
+                    Change::Timer(timer) if timer.state.is_final() && timer.since < before => {
+                        Some(timer.clone())
+                    }
+                    _ => None,
+                });
+                let ended: Vec<Timer> = ended.collect();
+                let attempts = |timer: &Timer| Some((timer.timer_id, timer.task?.attempts));
+                let tasks = ended.iter().filter_map(attempts).collect();
+                let timers = ended.iter().map(|timer| timer.timer_id).collect();
+                self.tell_lanes(Event::Expired { lane, timers, tasks });
+            }
+            Action::Recall { lane, timers } => self.recalls.push_back((lane, timers)),
+            Action::Batch(batch) => self.land(batch),
+        }
+    }
+
+    fn answer_recalls(&mut self) {
+        while let Some((lane, timers)) = self.recalls.pop_front() {
+            let ended = |timer_id: TimerId| match self.timers.get(&(lane.0, timer_id.0.to_vec())) {
+                Some(Change::Timer(timer)) => (timer_id, timer.ended()),
+                _ => (timer_id, None),
+            };
+            let timers = timers.into_iter().map(ended).collect();
+            self.tell_lanes(Event::Recalled { lane, timers });
+        }
+    }
+
+    /// Whether a transaction is lost, and its member with it.
+    fn is_lost(&mut self) -> bool {
+        match &mut self.fails_in {
+            Some(0) => {
+                self.fails_in = None;
+                true
+            }
+            Some(left) => {
+                *left -= 1;
+                false
+            }
+            None => false,
+        }
+    }
+
+    fn land(&mut self, batch: Batch) {
+        if self.is_lost() {
+            return self.take_lanes_over();
+        }
+        let Batch { id, sends, commits, answers } = batch;
+        for send in sends {
+            let mut headers = Vec::new();
+            send.headers(|name, value| headers.push((name.to_vec(), value.map(Vec::from))));
+            let headers = headers.iter().map(|(n, v)| (&n[..], v.as_deref()));
+            let record = Record::new(send.body().key(), send.body().value(), headers);
+            match (&send.to, &send.rewrite) {
+                (Destination::Lane(topic), _) => {
+                    self.hops += 1;
+                    let lane = Lane(send.partition.expect("a lane") as u16);
+                    self.append(Source { topic: *topic, lane }, record);
+                }
+                (Destination::Tasks, _) => {
+                    let partition = send.partition.expect("one") as usize;
+                    self.tasks[partition].push((self.now, record));
+                }
+                (Destination::Target(_), _) => {
+                    assert!(record.headers().all(|(name, _)| !header::is_control(name)), "ours");
+                    self.delivered.push((self.now, record.value().map(Vec::from)));
+                }
+                (Destination::Dead, HeaderRewrite::Dead(letter)) => {
+                    let value = record.value().map(Vec::from);
+                    self.dead.push((letter.detail.clone(), letter.code, value));
+                }
+                (Destination::Timers, HeaderRewrite::Timer(said)) => {
+                    let (key, value) = (said.record.key(), said.record.value());
+                    let change = Change::decode(key, value).expect("ours");
+                    let lane = send.partition.expect("a lane") as u16;
+                    let key = (lane, key.expect("a key").to_vec());
+                    match value {
+                        Some(_) => self.timers.insert(key, change),
+                        None => self.timers.remove(&key),
+                    };
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        self.commits.extend(commits.into_iter().map(|commit| (commit.source, commit)));
+        self.answers.extend(answers);
+        self.tell_lanes(Event::Committed(id));
+    }
+
+    pub(super) fn tell_worker(&mut self, event: WorkEvent) {
+        let now = Now { monotonic: Millis(self.now.0 - BEGAN.0), broker: self.now };
+        let Some(work) = &mut self.work else { return };
+        for action in work.step(now, event) {
+            match action {
+                WorkAction::Pause(partition) => drop(self.paused.insert(partition)),
+                WorkAction::Resume(partition) => drop(self.paused.remove(&partition)),
+                WorkAction::Call(call, task) => self.begin(call, &task),
+                WorkAction::Cut(call) => self.open.retain(|open| open.call != call),
+                WorkAction::Commit(batch) => {
+                    if self.is_lost() {
+                        self.kill_worker();
+                        return self.start_worker();
+                    }
+                    for entry in batch.entries {
+                        match entry {
+                            Entry::Result(task, said) => {
+                                let record =
+                                    sealed::result_record(&self.setup.key, &task, &said, "w");
+                                self.append_result(task.lane, record);
+                            }
+                            Entry::Dead { refusal, .. } => {
+                                self.dead.push((refusal.detail, refusal.code, None));
+                            }
+                        }
+                    }
+                    self.positions.extend(batch.positions);
+                    self.tell_worker(WorkEvent::Committed(batch.id));
+                }
+                WorkAction::LetGo | WorkAction::Lost(..) | WorkAction::Damaged(..) => {}
+            }
+        }
+    }
+
+    fn begin(&mut self, call: CallId, task: &Task) {
+        let id = task.record.headers().find(|(name, _)| *name == header::ID.as_bytes());
+        let id =
+            String::from_utf8_lossy(id.and_then(|(_, id)| id).unwrap_or_default()).into_owned();
+        assert_eq!(task.sealed.digest, crate::task::digest(&task.record), "its body is another");
+        assert!(self.now >= task.sealed.due, "it is called too early");
+        let nth = self.calls.iter().filter(|call| call.id == id).count();
+        let (takes, result) = (self.endpoint)(&id, nth);
+        self.calls.push(Called {
+            id,
+            turn: task.turn.turn,
+            attempt: task.sealed.attempt,
+            round: task.sealed.round,
+            at: self.now,
+            body: task.record.value().map(Vec::from).unwrap_or_default(),
+        });
+        self.open.push(Open { call, ends: self.now + Millis(takes), result });
+    }
+
+    fn read(&mut self) -> bool {
+        let mut told = false;
+        let sources: Vec<Source> = self.reading.keys().copied().collect();
+        for source in sources {
+            while let Some(&(next, false)) = self.reading.get(&source)
+                && let Some((appended, record)) =
+                    self.logs.get(&source).and_then(|log| log.get(next))
+            {
+                let (appended, record) = (*appended, record.clone());
+                self.reading.entry(source).or_default().0 += 1;
+                let offset = Offset(next as i64);
+                self.tell_lanes(Event::Record { source, offset, appended, record });
+                told = true;
+            }
+        }
+        for partition in (0..LANES).map(Lane) {
+            let at = usize::from(partition.0);
+            while self.work.is_some()
+                && !self.paused.contains(&partition)
+                && let Some((_, record)) = self.tasks[at].get(self.next_task[at])
+            {
+                let offset = Offset(self.next_task[at] as i64);
+                self.next_task[at] += 1;
+                let event = match sealed::read_work(&self.setup.key, LANES, record.clone()) {
+                    Ok(Work::Task(task)) => {
+                        WorkEvent::Task { partition, offset, task: Arc::new(*task) }
+                    }
+                    Ok(Work::Cancel(turn)) => WorkEvent::Cancel { partition, offset, turn },
+                    Err((record, refusal)) => {
+                        WorkEvent::Foreign { partition, offset, record, refusal }
+                    }
+                };
+                self.tell_worker(event);
+                told = true;
+            }
+        }
+        told
+    }
+
+    /// Lets everything happen that can happen at this time.
+    fn quiesce(&mut self) {
+        for _ in 0..10_000 {
+            let ended: Vec<Open> = {
+                let (ended, open) = std::mem::take(&mut self.open)
+                    .into_iter()
+                    .partition(|open| open.ends <= self.now);
+                self.open = open;
+                ended
+            };
+            let mut told = !ended.is_empty();
+            for Open { call, mut result, ends } in ended {
+                result.ended = Some(ends);
+                let end = Box::new(CallEnd { is_away: result.status == Some(503), result });
+                self.tell_worker(WorkEvent::Ended { call, end });
+            }
+            told |= self.read();
+            let before = self.sizes();
+            self.tell_lanes(Event::Tick);
+            self.tell_worker(WorkEvent::Tick);
+            told |= !self.recalls.is_empty();
+            self.answer_recalls();
+            let wakes = self.lanes.wake_at().is_some_and(|at| at <= self.now);
+            if !told && !wakes && before == self.sizes() {
+                return;
+            }
+        }
+        panic!("no end");
+    }
+
+    fn sizes(&self) -> (usize, usize, usize) {
+        let logs = self.logs.values().map(Vec::len).sum();
+        (logs, self.tasks.iter().map(Vec::len).sum(), self.calls.len())
+    }
+
+    /// Lets time pass.
+    pub(super) fn after(&mut self, wait: u64) {
+        let until = self.now + Millis(wait);
+        self.quiesce();
+        while self.now < until {
+            let of_worker = self.work.as_ref().and_then(WorkEngine::next_tick);
+            let of_worker = of_worker.map(|at| BEGAN + at);
+            let calls = self.open.iter().map(|open| open.ends).min();
+            // A worker hears of its coordinator once a second.
+            let second = UnixMillis((self.now.0 / 1_000 + 1) * 1_000);
+            let times = self.lanes.wake_at().into_iter().chain(of_worker).chain(calls);
+            let next = times.chain([second]).min().unwrap_or(until);
+            self.now = next.clamp(self.now + Millis(1), until);
+            if self.now.0 % 1_000 == 0 {
+                self.tell_worker(WorkEvent::Fresh { since: Millis(self.now.0 - BEGAN.0) });
+            }
+            self.quiesce();
+        }
+    }
+}

@@ -1,0 +1,191 @@
+//! How far a task is: what `<ns>.timers` says of it beside what it says of every timer.
+//!
+//! ```text
+//! in a timer's value, of version 3, behind `since`: turn u32, attempts u32, failures u32, rounds u32, interruptions u16,
+//!        flags u8 (1: held, 2: begun, 4: open, 8: cancelling), partition u16, credits u16, next at u64
+//! key = name, 2, slot u8:  an attempt: version u8, turn u32, number u32, the result as JSON
+//! key = name, 3:           the definition: version u8, the specification as JSON
+//! ```
+
+use super::{DecodeError, TimerId};
+use crate::UnixMillis;
+use crate::task::result::TaskResult;
+use crate::task::scope::TasksPartition;
+
+/// The version of what is about tasks.
+pub(super) const VERSION: u8 = 3;
+/// What follows the name in the key of an attempt.
+pub(super) const ATTEMPT: u8 = 2;
+/// What follows the name in the key of a definition.
+pub(super) const DEFINITION: u8 = 3;
+/// Attempts that are kept of a task: the newest ones.
+pub const SLOTS: u8 = 32;
+
+const HELD: u8 = 1;
+const BEGUN: u8 = 2;
+const OPEN: u8 = 4;
+const CANCELLING: u8 = 8;
+/// Bytes of a progress.
+pub(super) const SIZE: usize = 31;
+
+/// A turn that a worker holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldBy {
+    /// The partition of `<ns>.tasks` that it stands in.
+    pub partition: TasksPartition,
+    /// What it takes of the credits of its scope.
+    pub credits: u16,
+}
+
+/// How far a task is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// How often it was dispatched.
+    pub turn: u32,
+    /// Turns in which a call was made and ended.
+    pub attempts: u32,
+    /// Attempts that failed, since the last answer that was none.
+    pub failures: u32,
+    /// How often it was asked and was not ready yet.
+    pub rounds: u32,
+    /// Turns of which nobody knows whether a call was made, since the last one of which somebody does.
+    pub interruptions: u16,
+    /// A worker has it.
+    pub held: Option<HeldBy>,
+    /// A call was made, or may have been.
+    pub begun: bool,
+    /// The worker says that its call is open.
+    pub open: bool,
+    /// It ends as cancelled once its worker says that nothing is open.
+    pub cancelling: bool,
+    /// When it is acted on next.
+    pub next_at: UnixMillis,
+}
+
+impl Progress {
+    pub(super) fn put(&self, bytes: &mut Vec<u8>) {
+        for number in [self.turn, self.attempts, self.failures, self.rounds] {
+            bytes.extend(number.to_be_bytes());
+        }
+        bytes.extend(self.interruptions.to_be_bytes());
+        let flag = |is: bool, flag: u8| if is { flag } else { 0 };
+        bytes.push(
+            flag(self.held.is_some(), HELD)
+                | flag(self.begun, BEGUN)
+                | flag(self.open, OPEN)
+                | flag(self.cancelling, CANCELLING),
+        );
+        let (partition, credits) =
+            self.held.map_or((0, 0), |held| (held.partition.0, held.credits));
+        bytes.extend(partition.to_be_bytes());
+        bytes.extend(credits.to_be_bytes());
+        bytes.extend(self.next_at.0.to_be_bytes());
+    }
+
+    /// Reads what [`put`](Self::put) wrote; `None`: a newer waterclock wrote it.
+    pub(super) fn read(bytes: [u8; SIZE]) -> Option<Self> {
+        let mut rest = &bytes[..];
+        let mut long = || {
+            let (number, after) = rest.split_first_chunk()?;
+            rest = after;
+            Some(u32::from_be_bytes(*number))
+        };
+        let (turn, attempts, failures, rounds) = (long()?, long()?, long()?, long()?);
+        let (interruptions, rest) = rest.split_first_chunk()?;
+        let (flags, rest) = rest.split_first()?;
+        let (partition, rest) = rest.split_first_chunk()?;
+        let (credits, rest) = rest.split_first_chunk()?;
+        let (next_at, _) = rest.split_first_chunk()?;
+        let has = |flag: u8| flags & flag != 0;
+        let held = HeldBy {
+            partition: TasksPartition(u16::from_be_bytes(*partition)),
+            credits: u16::from_be_bytes(*credits),
+        };
+        let is_known = flags & !(HELD | BEGUN | OPEN | CANCELLING) == 0;
+        is_known.then(|| Self {
+            turn,
+            attempts,
+            failures,
+            rounds,
+            interruptions: u16::from_be_bytes(*interruptions),
+            held: has(HELD).then_some(held),
+            begun: has(BEGUN),
+            open: has(OPEN),
+            cancelling: has(CANCELLING),
+            next_at: UnixMillis(u64::from_be_bytes(*next_at)),
+        })
+    }
+}
+
+/// An attempt: a turn of a task in which a call was made, and what came of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attempt {
+    /// Which task.
+    pub timer_id: TimerId,
+    /// Which turn it was.
+    pub turn: u32,
+    /// Which attempt, from 1.
+    pub number: u32,
+    /// What its worker said of it.
+    pub result: TaskResult,
+}
+
+impl Attempt {
+    /// The place that it is kept in: one of [`SLOTS`].
+    #[must_use]
+    pub fn slot(&self) -> u8 {
+        slot(self.number)
+    }
+
+    pub(super) fn value(&self) -> Vec<u8> {
+        let json = self.result.to_json();
+        let mut bytes = Vec::with_capacity(9 + json.len());
+        bytes.push(VERSION);
+        bytes.extend(self.turn.to_be_bytes());
+        bytes.extend(self.number.to_be_bytes());
+        bytes.extend(json.as_bytes());
+        bytes
+    }
+
+    pub(super) fn read(timer_id: TimerId, value: &[u8]) -> Result<Self, DecodeError> {
+        let size = DecodeError::Size { bytes: value.len() };
+        let (version, rest) = value.split_first().ok_or(size)?;
+        if *version != VERSION {
+            return Err(DecodeError::Version { version: *version });
+        }
+        let (turn, rest) = rest.split_first_chunk().ok_or(size)?;
+        let (number, json) = rest.split_first_chunk().ok_or(size)?;
+        let result = TaskResult::parse(json).map_err(|_| DecodeError::Text)?;
+        let (turn, number) = (u32::from_be_bytes(*turn), u32::from_be_bytes(*number));
+        Ok(Self { timer_id, turn, number, result })
+    }
+}
+
+/// The place in which the attempt of a number is kept.
+#[must_use]
+pub fn slot(number: u32) -> u8 {
+    (number.wrapping_sub(1) % u32::from(SLOTS)) as u8
+}
+
+/// The key of an attempt in `<ns>.timers`.
+#[must_use]
+pub fn attempt_key(timer_id: TimerId, slot: u8) -> [u8; 18] {
+    let mut key = [ATTEMPT; 18];
+    key[..16].copy_from_slice(&timer_id.0);
+    key[17] = slot;
+    key
+}
+
+/// The key of a task's definition in `<ns>.timers`.
+#[must_use]
+pub fn definition_key(timer_id: TimerId) -> [u8; 17] {
+    let mut key = [DEFINITION; 17];
+    key[..16].copy_from_slice(&timer_id.0);
+    key
+}
+
+/// The value of a task's definition.
+#[must_use]
+pub fn definition_value(spec: &[u8]) -> Vec<u8> {
+    [&[VERSION][..], spec].concat()
+}

@@ -1,0 +1,281 @@
+//! What the lanes read of records of tasks: submissions, copies that come up, what workers say.
+//!
+//! # Invariants
+//! 1. A record is about a task only if its state is sealed as that of one, for the kind of topic that it stands in.
+//! 2. The lane of a task follows from its id alone, and its records stand in no other.
+
+use std::sync::Arc;
+
+use super::super::header::{self, Code, Directive, Refusal, TimerAction};
+use super::super::setup::Setup;
+use super::super::state::{Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag};
+use super::super::task::result::TaskResult;
+use super::super::task::sealed::{self, SUBMIT_MAX, bad_task};
+use super::super::task::spec::{self, Spec};
+use super::super::timers::{Progress, TimerId, Version};
+use super::super::work::{Callee, Scope};
+use super::super::{CutBy, Offset, Record, Source, TopicId, UnixMillis};
+use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
+
+/// The version of the state of a task's record, which is its first byte.
+const STATE_VERSION: u8 = 3;
+
+/// What a record of a task is.
+#[derive(Debug)]
+pub(crate) enum TaskRecord {
+    /// A submission, or a copy that comes up.
+    Copy(Box<PendingRecord>),
+    /// A command: the task is to be cancelled.
+    Cancel(Box<PendingRecord>),
+    /// What a worker says of a turn.
+    Result(Box<PendingRecord>, Spec, Box<TaskResult>),
+}
+
+/// Whether a record has a state as those of tasks have.
+pub(crate) fn is_of_task(record: &Record) -> bool {
+    let state = header::STATE.as_bytes();
+    record.headers().any(|(name, value)| {
+        name == state && value.is_some_and(|value| value.first() == Some(&STATE_VERSION))
+    })
+}
+
+/// Reads a record of a task that its partition has let go.
+///
+/// # Errors
+/// It is to be dead-lettered with this.
+pub(crate) fn read(
+    setup: &Setup,
+    at: (Source, Offset),
+    appended: UnixMillis,
+    record: Record,
+) -> Result<TaskRecord, (Record, Refusal)> {
+    match parts(setup, at, appended, &record) {
+        Err(refusal) => Err((record, refusal)),
+        Ok((entry, said)) => {
+            let entry = Box::new(PendingRecord { record, ..entry });
+            Ok(match said {
+                Said::Cancel => TaskRecord::Cancel(entry),
+                Said::Copy => TaskRecord::Copy(entry),
+                Said::Result(spec, result) => TaskRecord::Result(entry, spec, result),
+            })
+        }
+    }
+}
+
+/// What a record says beside its state.
+enum Said {
+    Cancel,
+    Copy,
+    Result(Spec, Box<TaskResult>),
+}
+
+fn parts(
+    setup: &Setup,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    record: &Record,
+) -> Result<(PendingRecord, Said), Refusal> {
+    let most = setup.limits.record_bytes_max;
+    if let Some(cut) = record.is_cut() {
+        let is_unreadable = cut.by == CutBy::Unreadable;
+        let code = if is_unreadable { Code::Unreadable } else { Code::TooLarge };
+        return Err(refusal(code, cut_detail(cut, most)));
+    }
+    let directive = header::read(record.headers())?;
+    if record.size() > most {
+        let detail = format!("{} bytes; waterclock's own topics take {most}", record.size());
+        return Err(refusal(Code::TooLarge, detail));
+    }
+    if setup.topics.results().is_none() {
+        return Err(refusal(Code::TaskForbidden, "tasks are not in force in this namespace"));
+    }
+    let kind = kind_of(setup, source.topic)?;
+    let (state, task) = sealed::opened(&directive, record.key(), &setup.key, kind)?;
+    let id = sealed::task_id(&directive)?;
+    if id.lane_of(setup.lanes) != source.lane {
+        return Err(bad_task(format!("task {id} stands in a lane that is not its own")));
+    }
+    if kind == Kind::Submit {
+        is_fresh(&state, appended)?;
+    }
+    let (order, first_appended) = match kind {
+        Kind::Submit => (SubmissionOrder { appended, offset }, appended),
+        _ => (state.order, state.first_appended),
+    };
+    let mut entry = PendingRecord {
+        source,
+        offset,
+        appended,
+        record: Record::empty(),
+        due: state.due,
+        order,
+        target: Arc::from(""),
+        intake: Some(0),
+        hops: state.hops,
+        first_appended,
+        expires: state.expires,
+        timer_id: Some(TimerId::task(&id)),
+        origin: Origin::Hop,
+        decided: false,
+        deferred: false,
+        task: None,
+    };
+    if directive.action == TimerAction::Cancel && kind == Kind::Submit {
+        entry.origin = Origin::Cancel(None);
+        entry.due = appended;
+        return Ok((entry, Said::Cancel));
+    }
+    if directive.action != TimerAction::Create {
+        return Err(bad_task(format!("{} in a record of a task", header::ACTION)));
+    }
+    let spec = sealed::spec(&directive)?;
+    entry.target = Arc::from(target_of(&spec));
+    entry.task = Some(Box::new(part(&spec, task)));
+    if kind == Kind::Submit {
+        entry.origin = Origin::Create;
+        if state.due > appended + setup.limits.max_delay {
+            let most = setup.limits.max_delay;
+            let detail = format!("due at {} ms, more than {most} away", state.due.0);
+            return Err(refusal(Code::DelayTooLong, detail));
+        }
+    }
+    let said = match kind {
+        Kind::Result => {
+            // A turn begins anew.
+            entry.hops = 0;
+            entry.due = appended;
+            Said::Result(spec, Box::new(result(&directive)?))
+        }
+        _ => Said::Copy,
+    };
+    Ok((entry, said))
+}
+
+/// Which kind of records of tasks a topic takes.
+fn kind_of(setup: &Setup, topic: TopicId) -> Result<Kind, Refusal> {
+    let topics = &setup.topics;
+    if topics.results() == Some(topic) {
+        return Ok(Kind::Result);
+    }
+    match topics.tier_of(topic) {
+        Some(_) => Ok(Kind::Hop),
+        None if topic == TopicId(0) => Ok(Kind::Submit),
+        None => Err(bad_task("tasks come by the main intake only")),
+    }
+}
+
+fn is_fresh(state: &State<'_>, appended: UnixMillis) -> Result<(), Refusal> {
+    let sealed = state.first_appended;
+    let apart = if sealed > appended { sealed - appended } else { appended - sealed };
+    if apart <= SUBMIT_MAX {
+        return Ok(());
+    }
+    let detail = format!("sealed at {} ms and appended at {} ms", sealed.0, appended.0);
+    Err(refusal(Code::StaleSubmit, detail))
+}
+
+fn result(directive: &Directive<'_>) -> Result<TaskResult, Refusal> {
+    let json = directive.result.ok_or_else(|| bad_task(format!("no {}", header::RESULT)))?;
+    TaskResult::parse(json).map_err(|wrong| bad_task(format!("{}: {wrong}", header::RESULT)))
+}
+
+fn part(spec: &Spec, task: TaskState) -> TaskPart {
+    let TaskState { turn, trigger, digest, .. } = task;
+    let scope = sealed::scope_of(spec);
+    let project = match &scope {
+        Some(scope) => Arc::clone(&scope.project),
+        None => Arc::from(spec.project()),
+    };
+    let partition = match spec.kind() {
+        spec::Kind::Kafka(kafka) => kafka.partition,
+        spec::Kind::Http(_) => None,
+    };
+    let progress = Progress::default();
+    TaskPart { turn, trigger, digest, project, scope, partition, progress }
+}
+
+/// What stands for the target of a task: its topic, or whom it calls. No topic has a colon in its name.
+fn target_of(spec: &Spec) -> String {
+    match spec.kind() {
+        spec::Kind::Kafka(kafka) => kafka.topic.clone(),
+        spec::Kind::Http(_) => match sealed::scope_of(spec) {
+            Some(Scope { callee: Callee::Service(service), .. }) => format!("{SERVICE}{service}"),
+            Some(Scope { callee: Callee::Host(host), .. }) => format!("{HOST}{host}"),
+            None => String::new(),
+        },
+    }
+}
+
+const SERVICE: &str = "service:";
+const HOST: &str = "host:";
+
+/// Whose limits a task is under, by what [`target_of`] wrote.
+pub(crate) fn scope_of(project: &str, target: &str) -> Option<Scope> {
+    let callee = match (target.strip_prefix(SERVICE), target.strip_prefix(HOST)) {
+        (Some(service), _) => Callee::Service(service.into()),
+        (None, Some(host)) => Callee::Host(host.into()),
+        (None, None) => return None,
+    };
+    Some(Scope { project: Arc::from(project), callee })
+}
+
+/// Which task a record belongs to, and which version of it.
+pub(crate) fn left(
+    setup: &Setup,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    record: &Record,
+) -> Option<(TimerId, Option<Version>)> {
+    let directive = header::read(record.headers()).ok()?;
+    if directive.action != TimerAction::Create {
+        return None;
+    }
+    let timer_id = TimerId::task(&sealed::task_id(&directive).ok()?);
+    let version = || {
+        let kind = kind_of(setup, source.topic).ok()?;
+        let (state, _) = sealed::opened(&directive, record.key(), &setup.key, kind).ok()?;
+        Some(match kind {
+            Kind::Submit => Version { first_appended: appended, offset },
+            _ => Version { first_appended: state.first_appended, offset: state.order.offset },
+        })
+    };
+    Some((timer_id, version()))
+}
+
+/// Seals the state of a record of a task that goes on.
+pub(super) fn seal(
+    setup: &Setup,
+    entry: &PendingRecord,
+    kind: Kind,
+    bound: Bound<'_>,
+    task: TaskState,
+) -> Sealed {
+    let state = State {
+        kind,
+        due: entry.due,
+        first_appended: entry.first_appended,
+        order: entry.order,
+        expires: entry.expires,
+        intake: intake_tag(""),
+        name: None,
+        target: None,
+        hops: entry.hops.saturating_add(1),
+        task: Some(task),
+    };
+    // What a worker said stays behind.
+    state.seal(&setup.key, &Bound { result: None, ..bound })
+}
+
+/// Seals a dispatch of a task.
+///
+/// # Errors
+/// Its headers cannot be read.
+pub(crate) fn seal_dispatch(
+    setup: &Setup,
+    entry: &PendingRecord,
+    task: TaskState,
+) -> Result<Sealed, Refusal> {
+    let directive = header::read(entry.record.headers())?;
+    let bound = directive.bound(entry.record.key());
+    Ok(seal(setup, entry, Kind::Work, bound, task))
+}

@@ -1,0 +1,254 @@
+//! Makes one call, and says how it ended.
+//!
+//! # Invariants
+//! 1. A call ends within its time, whatever the other side does.
+//! 2. Of an answer, no more than [`ANSWER_MAX`] is read, and no more than [`RESPONSE_MAX`] is kept.
+//! 3. No redirect is followed, and no proxy of the environment is used.
+
+use std::error::Error as StdError;
+use std::io;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use reqwest::Response;
+use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::guard::{Denied, Guard};
+use super::request::{self, Prepared, Refused};
+use super::resolver::{Resolver, Unresolved};
+use super::secrets::Secrets;
+use super::{Clock, Settings};
+use crate::engine::task::answer::Answer;
+use crate::engine::task::registry::Registry;
+use crate::engine::task::result::{Outcome, RESPONSE_MAX, TaskResult};
+use crate::engine::work::{CallEnd, Task};
+use crate::engine::{Millis, UnixMillis};
+use crate::telemetry;
+
+/// Name, connection and TLS.
+const CONNECT: Duration = Duration::from_secs(3);
+/// A connection that is not used for so long is closed. Many servers keep theirs for a minute.
+const IDLE: Duration = Duration::from_secs(30);
+/// Idle connections to one host.
+const IDLE_PER_HOST: usize = 256;
+/// Longest body of an answer, in bytes.
+const ANSWER_MAX: usize = 64 << 10;
+/// Most bytes of an answer's headers, names and values together.
+const HEADERS_MAX: usize = 16 << 10;
+
+/// What all calls share.
+pub(super) struct Caller {
+    client: reqwest::Client,
+    guard: Arc<Guard>,
+    secrets: Secrets,
+    registry: watch::Receiver<Arc<Registry>>,
+    clock: Clock,
+    worker: String,
+}
+
+/// How a call ended, beside when.
+struct End {
+    result: TaskResult,
+    is_away: bool,
+}
+
+impl Caller {
+    pub(super) fn new(
+        settings: Settings,
+        registry: watch::Receiver<Arc<Registry>>,
+        clock: Clock,
+    ) -> Result<Self, reqwest::Error> {
+        let Settings { worker, guard, secrets, proxy, lookup } = settings;
+        let guard = Arc::new(guard);
+        let client = reqwest::Client::builder()
+            .redirect(reqwest::redirect::Policy::none())
+            .no_proxy()
+            .referer(false)
+            .retry(reqwest::retry::never())
+            .http1_only()
+            // An answer that inflates could fill the memory.
+            .no_gzip()
+            .no_brotli()
+            .no_zstd()
+            .no_deflate()
+            .connect_timeout(CONNECT)
+            .pool_idle_timeout(IDLE)
+            .pool_max_idle_per_host(IDLE_PER_HOST);
+        let client = match proxy {
+            // It looks names up by itself; the only name that is asked for here is its own, which the operator gave.
+            Some(proxy) => client.proxy(reqwest::Proxy::all(proxy)?),
+            None => client.dns_resolver(Arc::new(Resolver::new(Arc::clone(&guard), lookup))),
+        };
+        Ok(Self { client: client.build()?, guard, secrets, registry, clock, worker })
+    }
+
+    /// Makes the call of a task.
+    pub(super) async fn call(&self, task: &Arc<Task>) -> Box<CallEnd> {
+        let (started, since) = ((self.clock)(), Instant::now());
+        let registry = Arc::clone(&self.registry.borrow());
+        let prepared = request::prepare(task, &registry, &self.guard, &self.secrets, started);
+        let End { mut result, is_away } = match prepared {
+            Ok(prepared) => self.make(prepared).await,
+            Err(Refused { code, detail }) => {
+                let mut result = TaskResult::new(Outcome::Failed);
+                result.error = Some(format!("{code}: {detail}"));
+                End { result, is_away: false }
+            }
+        };
+        result.started = Some(started);
+        result.ended = Some((self.clock)());
+        result.worker = Some(self.worker.clone());
+        telemetry::call_ended(result.outcome.as_str(), since.elapsed());
+        tracing::debug!(
+            task = ?task.turn.name,
+            turn = task.turn.turn,
+            outcome = result.outcome.as_str(),
+            status = result.status,
+            error = result.error,
+            "call ended"
+        );
+        Box::new(CallEnd { result, is_away })
+    }
+
+    async fn make(&self, Prepared { http, request, timeout }: Prepared) -> End {
+        let mut seen = Seen::default();
+        let asked = tokio::time::timeout(timeout, seen.ask(&self.client, request)).await;
+        let (answer, error) = match asked {
+            Ok(Ok(answer)) => (answer, None),
+            Ok(Err((answer, error))) => (answer, Some(error)),
+            Err(_) => {
+                let text = format!(
+                    "timeout: no whole answer within {}",
+                    Millis(timeout.as_millis() as u64)
+                );
+                (Answer::Timeout, Some(text))
+            }
+        };
+        let outcome = answer.outcome(&http);
+        let mut result = TaskResult::new(outcome);
+        result.status = seen.status;
+        result.error = match (error, answer) {
+            (None, Answer::Status(status)) if outcome == Outcome::Failed => {
+                Some(format!("unexpected_status: got {status}, want {}", http.expect))
+            }
+            (error, _) => error,
+        };
+        result.retry_after = seen.retry_after.and_then(|text| retry_after(&text, (self.clock)()));
+        result.response = Some(seen.body).filter(|body| !body.is_empty());
+        End { result, is_away: answer.is_away(&http) }
+    }
+}
+
+/// What has come of an answer so far.
+#[derive(Default)]
+struct Seen {
+    status: Option<u16>,
+    retry_after: Option<HeaderValue>,
+    /// Its beginning.
+    body: Vec<u8>,
+}
+
+impl Seen {
+    async fn ask(
+        &mut self,
+        client: &reqwest::Client,
+        request: reqwest::Request,
+    ) -> Result<Answer, (Answer, String)> {
+        let mut response = client.execute(request).await.map_err(|error| failure(&error))?;
+        let status = response.status().as_u16();
+        self.status = Some(status);
+        self.retry_after = response.headers().get(RETRY_AFTER).cloned();
+        if size(response.headers()) > HEADERS_MAX {
+            let text = format!("answer_too_large: its headers have more than {HEADERS_MAX} bytes");
+            return Err((Answer::Broken, text));
+        }
+        self.read(&mut response).await?;
+        Ok(Answer::Status(status))
+    }
+
+    /// Reads the body to its end, and drops all but its beginning.
+    async fn read(&mut self, response: &mut Response) -> Result<(), (Answer, String)> {
+        let mut length = 0;
+        while let Some(bytes) = response.chunk().await.map_err(|error| failure(&error))? {
+            length += bytes.len();
+            let room = RESPONSE_MAX.saturating_sub(self.body.len()).min(bytes.len());
+            self.body.extend_from_slice(&bytes[..room]);
+            if length > ANSWER_MAX {
+                let text = format!("answer_too_large: its body has more than {ANSWER_MAX} bytes");
+                return Err((Answer::Broken, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn size(headers: &HeaderMap) -> usize {
+    headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
+}
+
+/// What an error of the client means, and how it is told. Not as the client tells it, which names the whole URL.
+fn failure(error: &reqwest::Error) -> (Answer, String) {
+    let chain = || std::iter::successors(error.source(), |&cause| cause.source());
+    if let Some(denied) = chain().find_map(|cause| cause.downcast_ref::<Denied>()) {
+        return (Answer::Broken, format!("address_denied: {denied}"));
+    }
+    if let Some(unresolved) = chain().find_map(|cause| cause.downcast_ref::<Unresolved>()) {
+        return (Answer::Broken, format!("name_unresolved: {unresolved}"));
+    }
+    let why = chain().last().map_or_else(|| "no reason is known".to_owned(), ToString::to_string);
+    if !error.is_connect() {
+        return (Answer::Broken, format!("call_broken: {why}"));
+    }
+    // TLS tells its own errors as some other error of a connection.
+    let is_of_network = |cause: &(dyn StdError + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() != io::ErrorKind::Other)
+    };
+    if error.is_timeout() || chain().any(is_of_network) {
+        (Answer::NoConnection, format!("no_connection: {why}"))
+    } else {
+        (Answer::Broken, format!("connection_failed: {why}"))
+    }
+}
+
+/// How long the other side asks to be left alone: a number of seconds, or a date.
+fn retry_after(value: &HeaderValue, now: UnixMillis) -> Option<Millis> {
+    let text = value.to_str().ok()?.trim();
+    if let Ok(seconds) = text.parse::<u64>() {
+        return Some(Millis(seconds.saturating_mul(1_000)));
+    }
+    let date = httpdate::parse_http_date(text).ok()?;
+    let at = date.duration_since(SystemTime::UNIX_EPOCH).ok()?.as_millis() as u64;
+    Some(Millis(at.saturating_sub(now.0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_seconds_or_a_date() {
+        let now = UnixMillis(784_111_777_000 - 90_000);
+        #[rustfmt::skip]
+        let cases = [
+            ("0",                             Some(0)),
+            ("120",                           Some(120_000)),
+            (" 7 ",                           Some(7_000)),
+            ("18446744073709551615",          Some(u64::MAX)),
+            ("18446744073709551616",          None),
+            ("-1",                            None),
+            ("1.5",                           None),
+            ("soon",                          None),
+            ("",                              None),
+            ("Sun, 06 Nov 1994 08:49:37 GMT", Some(90_000)),
+            ("Sunday, 06-Nov-94 08:49:37 GMT", Some(90_000)),
+            ("Sun, 06 Nov 1994 08:00:00 GMT", Some(0)),
+            ("Sun, 06 Nov 1994 08:49:37 CET", None),
+        ];
+        for (text, want) in cases {
+            let got = retry_after(&HeaderValue::from_static(text), now);
+            assert_eq!(got, want.map(Millis), "{text:?}");
+        }
+    }
+}

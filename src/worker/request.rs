@@ -1,0 +1,207 @@
+//! What is sent for a task. Everything is checked here once more, right before the call: a record may have waited for months.
+//!
+//! # Invariants
+//! 1. A body is sent only if the state of its task was sealed over it.
+//! 2. What waterclock says in headers of its own comes from waterclock: the specification cannot name them.
+//! 3. A URL is sent only if the guard has allowed it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use url::Url;
+
+use super::guard::Guard;
+use super::secrets::Secrets;
+use super::sign;
+use crate::engine::UnixMillis;
+use crate::engine::header::{self, Code};
+use crate::engine::task::digest;
+use crate::engine::task::registry::{self, Registry, Service};
+use crate::engine::task::spec::{Address, Http, Kind, Spec};
+use crate::engine::work::Task;
+
+/// What waterclock calls itself.
+const AGENT: &str = concat!("waterclock/", env!("CARGO_PKG_VERSION"));
+
+/// A call that can be made.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) http: Http,
+    pub(super) request: reqwest::Request,
+    /// For all of it, from the look-up of the name to the end of the answer.
+    pub(super) timeout: Duration,
+}
+
+/// Why no call is made.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refused {
+    /// A word for programs.
+    pub(super) code: &'static str,
+    pub(super) detail: String,
+}
+
+impl Refused {
+    fn task(detail: impl Into<String>) -> Self {
+        Self { code: Code::BadTask.as_str(), detail: detail.into() }
+    }
+}
+
+/// Makes the request of a task. `now`: when it is signed.
+///
+/// # Errors
+/// Why it is not to be called.
+pub(super) fn prepare(
+    task: &Arc<Task>,
+    registry: &Registry,
+    guard: &Guard,
+    secrets: &Secrets,
+    now: UnixMillis,
+) -> Result<Prepared, Refused> {
+    if digest(&task.record) != task.sealed.digest {
+        return Err(Refused::task("its body or headers are not those that were submitted"));
+    }
+    let named = |name: &str| {
+        let found = task.record.headers().find(|(of, _)| *of == name.as_bytes());
+        found.and_then(|(_, value)| value).ok_or_else(|| Refused::task(format!("it has no {name}")))
+    };
+    let spec = Spec::parse(named(header::TASK)?).map_err(|wrongs| {
+        let first = wrongs.into_iter().next();
+        Refused::task(
+            first.map_or_else(String::new, |wrong| format!("{} {}", wrong.at, wrong.detail)),
+        )
+    })?;
+    let id = std::str::from_utf8(named(header::ID)?);
+    let id = id.map_err(|_| Refused::task("its id is no UTF-8"))?;
+    let Kind::Http(http) = spec.kind().clone() else {
+        return Err(Refused::task(format!("its type is {}; workers call http", spec.type_name())));
+    };
+    if registry.project(spec.project()).is_deleted {
+        let detail = format!("the project {} was deleted", spec.project());
+        return Err(Refused { code: "project_deleted", detail });
+    }
+    let (url, service) = address(&http, spec.project(), registry)?;
+    guard
+        .url(&url)
+        .map_err(|denied| Refused { code: "address_denied", detail: denied.to_string() })?;
+
+    let body = Bytes::from_owner(Body(Arc::clone(task)));
+    let said = Said { task, id, http: &http, now };
+    let mut headers = user_headers(&http)?;
+    said.add(&mut headers, service, spec.project(), secrets, &body)?;
+    let method = reqwest::Method::from_bytes(http.method.as_str().as_bytes())
+        .map_err(|_| Refused::task("its method is none of HTTP's"))?;
+    let mut request = reqwest::Request::new(method, url);
+    *request.headers_mut() = headers;
+    if !body.is_empty() {
+        *request.body_mut() = Some(body.into());
+    }
+    let timeout = http.timeout.or_else(|| service.map(|service| service.timeout));
+    let timeout = timeout.unwrap_or(registry::TIMEOUT).min(registry::TIMEOUT_MAX);
+    Ok(Prepared { http, request, timeout: Duration::from_millis(timeout.0) })
+}
+
+/// The value of a task, without a copy of it.
+struct Body(Arc<Task>);
+
+impl AsRef<[u8]> for Body {
+    fn as_ref(&self) -> &[u8] {
+        self.0.record.value().unwrap_or_default()
+    }
+}
+
+/// Where the call goes, and the service that says so.
+fn address<'a>(
+    http: &Http,
+    project: &str,
+    registry: &'a Registry,
+) -> Result<(Url, Option<&'a Service>), Refused> {
+    let (name, path) = match &http.address {
+        Address::Url(url) => return Ok((url.clone(), None)),
+        Address::Service { name, path } => (name, path),
+    };
+    let service = registry.service(project, name).ok_or_else(|| Refused {
+        code: "service_missing",
+        detail: format!("the project {project} has no service {name}; put it, and retry the task"),
+    })?;
+    let text = match path {
+        // A path begins with a slash.
+        Some(path) => format!("{}{path}", service.address.trim_end_matches('/')),
+        None => service.address.clone(),
+    };
+    // The address is not shown: it could be a password.
+    let url = text.parse().map_err(|error| Refused {
+        code: "service_address",
+        detail: format!("the address of the service {name} is no URL ({error}); put it again"),
+    })?;
+    Ok((url, Some(service)))
+}
+
+/// Those of the specification.
+fn user_headers(http: &Http) -> Result<HeaderMap, Refused> {
+    let mut headers = HeaderMap::with_capacity(http.headers.len() + 8);
+    for (name, value) in &http.headers {
+        let pair = HeaderName::from_bytes(name.as_bytes())
+            .ok()
+            .zip(HeaderValue::from_bytes(value.as_bytes()).ok());
+        // The value may be a secret.
+        let (name, value) =
+            pair.ok_or_else(|| Refused::task(format!("its header {name:?} cannot be sent")))?;
+        headers.append(name, value);
+    }
+    Ok(headers)
+}
+
+/// What waterclock says in headers of a call.
+struct Said<'a> {
+    task: &'a Task,
+    id: &'a str,
+    http: &'a Http,
+    now: UnixMillis,
+}
+
+impl Said<'_> {
+    /// The same for each attempt, so that a receiver can tell a repeat; another one for each round of polling, which is a question
+    /// of its own.
+    fn webhook_id(&self) -> String {
+        match self.task.sealed.round {
+            round if round > 0 && self.http.poll.is_some() => format!("{}.r{round}", self.id),
+            _ => self.id.to_owned(),
+        }
+    }
+
+    fn add(
+        &self,
+        headers: &mut HeaderMap,
+        service: Option<&Service>,
+        project: &str,
+        secrets: &Secrets,
+        body: &[u8],
+    ) -> Result<(), Refused> {
+        let denied = |detail| Refused { code: "secret_denied", detail };
+        let webhook_id = self.webhook_id();
+        let seconds = self.now.0 / 1_000;
+        headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
+        let id = HeaderValue::from_str(&webhook_id)
+            .map_err(|_| Refused::task("its id cannot be sent in a header"))?;
+        // Whatever the specification says of these, this is what is sent.
+        headers.insert("idempotency-key", id.clone());
+        headers.insert("webhook-id", id);
+        headers.insert("webhook-timestamp", seconds.into());
+        headers.insert("waterclock-turn", self.task.turn.turn.into());
+        headers.insert("waterclock-attempt", self.task.sealed.attempt.into());
+        headers.insert("waterclock-due", self.task.sealed.due.0.into());
+        if let Some(secret) = service.and_then(|service| service.secret.as_deref()) {
+            let keys = secrets.keys(secret, project).map_err(denied)?;
+            let text = sign::signatures(keys, &webhook_id, seconds, body);
+            let signatures = HeaderValue::try_from(text)
+                .map_err(|_| denied(format!("the secret {secret} gives no signature")))?;
+            headers.insert("webhook-signature", signatures);
+        }
+        if let Some(bearer) = service.and_then(|service| service.bearer.as_deref()) {
+            headers.insert(AUTHORIZATION, secrets.bearer(bearer, project).map_err(denied)?);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! The secrets that services name. Their values stand in the configuration of the workers only.
+//!
+//! # Invariants
+//! 1. A project gets a secret only if the secret names the project.
+//! 2. No value is printed, and none stands in an error.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use reqwest::header::HeaderValue;
+
+use super::sign::{KEY_WANTED, Key};
+
+/// One secret.
+#[derive(Clone)]
+pub struct Secret {
+    /// As calls have it.
+    bearer: HeaderValue,
+    /// The newest first; none: its value is no key.
+    keys: Vec<Key>,
+    projects: BTreeSet<String>,
+}
+
+impl Secret {
+    /// `value`: a bearer token, or a key to sign with (`whsec_` and 24 to 64 bytes in base64). `previous`: a key that calls are signed with, too, until
+    /// every receiver has the new one. `projects`: whose services may name it.
+    ///
+    /// # Errors
+    /// What is wrong, without the value.
+    pub fn new(
+        value: &str,
+        previous: Option<&str>,
+        projects: impl IntoIterator<Item = String>,
+    ) -> Result<Self, &'static str> {
+        let wanted = "visible ASCII without blanks at its ends, not empty; a key to sign with is whsec_ and 24 to 64 bytes in base64";
+        let key = Key::parse(value);
+        let is_visible = value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
+        // Whatever begins like a key and is none would be sent as a token.
+        let is_broken_key = value.starts_with("whsec_") && key.is_none();
+        if value.is_empty() || value.trim() != value || !is_visible || is_broken_key {
+            return Err(wanted);
+        }
+        let mut bearer = HeaderValue::try_from(format!("Bearer {value}")).map_err(|_| wanted)?;
+        bearer.set_sensitive(true);
+        let previous = match previous.map(Key::parse) {
+            None => None,
+            Some(Some(previous)) if key.is_some() => Some(previous),
+            Some(_) => {
+                return Err(
+                    "two keys to sign with, each of them whsec_ and 24 to 64 bytes in base64",
+                );
+            }
+        };
+        let keys = key.into_iter().chain(previous).collect();
+        Ok(Self { bearer, keys, projects: projects.into_iter().collect() })
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bearer: _, keys, projects } = self;
+        f.debug_struct("Secret")
+            .field("keys", keys)
+            .field("projects", projects)
+            .finish_non_exhaustive()
+    }
+}
+
+/// All secrets of a worker, by name.
+#[derive(Clone, Debug, Default)]
+pub struct Secrets(BTreeMap<String, Secret>);
+
+impl FromIterator<(String, Secret)> for Secrets {
+    fn from_iter<I: IntoIterator<Item = (String, Secret)>>(secrets: I) -> Self {
+        Self(secrets.into_iter().collect())
+    }
+}
+
+impl Secrets {
+    /// The keys to sign calls of a project with, the newest first.
+    ///
+    /// # Errors
+    /// Why there are none.
+    pub(super) fn keys(&self, name: &str, project: &str) -> Result<&[Key], String> {
+        match self.of(name, project)?.keys.as_slice() {
+            [] => Err(format!("the secret {name} cannot sign; want {KEY_WANTED}")),
+            keys => Ok(keys),
+        }
+    }
+
+    /// The token that calls of a project have.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn bearer(&self, name: &str, project: &str) -> Result<HeaderValue, String> {
+        Ok(self.of(name, project)?.bearer.clone())
+    }
+
+    fn of(&self, name: &str, project: &str) -> Result<&Secret, String> {
+        let secret = self.0.get(name).ok_or_else(|| {
+            format!("the secret {name} is not in this worker's configuration; add it to [secrets]")
+        })?;
+        if secret.projects.contains(project) {
+            Ok(secret)
+        } else {
+            Err(format!(
+                "the project {project} may not use the secret {name}; add it to secrets.{name}.projects"
+            ))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    const OLD: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+
+    fn secrets() -> Secrets {
+        let of = |name: &str, value, previous| {
+            (name.to_owned(), Secret::new(value, previous, ["shop".to_owned()]).unwrap())
+        };
+        [of("signs", KEY, None), of("rotates", KEY, Some(OLD)), of("token", "t0ken", None)]
+            .into_iter()
+            .collect()
+    }
+
+    #[test]
+    fn a_secret_is_given_to_its_projects_only() {
+        let secrets = secrets();
+        assert_eq!(secrets.keys("signs", "shop").unwrap().len(), 1);
+        assert_eq!(
+            secrets.keys("rotates", "shop").unwrap(),
+            [KEY, OLD].map(|key| Key::parse(key).unwrap())
+        );
+        assert_eq!(secrets.bearer("token", "shop").unwrap(), "Bearer t0ken");
+        for (name, project, want) in [
+            ("signs", "other", "project other may not use"),
+            ("none", "shop", "not in this worker's configuration"),
+            ("token", "shop", "cannot sign"),
+        ] {
+            let said = secrets.keys(name, project).unwrap_err();
+            assert!(said.contains(want), "{said}");
+        }
+        assert!(secrets.bearer("token", "other").is_err());
+    }
+
+    #[test]
+    fn nothing_of_a_value_is_printed() {
+        let (secrets, bearer) = (secrets(), secrets().bearer("token", "shop"));
+        let printed = format!("{secrets:?} {bearer:?}");
+        assert!(printed.contains("shop"), "{printed}");
+        for value in ["t0ken", "MfKQ", "AAEC"] {
+            assert!(!printed.contains(value), "{printed}");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_a_secret_is_refused_without_being_shown() {
+        let cases = [
+            ("", None),
+            (" a", None),
+            ("a\n", None),
+            ("a\u{7}", None),
+            ("ä", None),
+            ("whsec_x", None),
+            ("token", Some(KEY)),
+            (KEY, Some("token")),
+            (KEY, Some("")),
+        ];
+        for (value, previous) in cases {
+            let said = Secret::new(value, previous, []).expect_err(value);
+            assert!(said.contains("whsec_ and 24") && !said.contains("MfKQ"), "{value:?}: {said}");
+        }
+    }
+}

@@ -1,0 +1,514 @@
+use std::io;
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use super::*;
+use crate::engine::header;
+use crate::engine::task::digest;
+use crate::engine::task::registry;
+use crate::engine::timers::{TimerId, Version};
+use crate::engine::work::{Callee, Dispatch, Scope, Turn};
+use crate::engine::{Lane, Millis, Record};
+use crate::patient::patient;
+
+mod stub;
+use stub::Stub;
+
+const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+const OLD: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
+/// 90 s before the date that the stub tells.
+const NOW: UnixMillis = UnixMillis(784_111_777_000 - 90_000);
+
+/// The callers of one worker, on a runtime of their own.
+struct Worker {
+    runtime: tokio::runtime::Runtime,
+    orders: Option<mpsc::UnboundedSender<Order>>,
+    ended: crossbeam_channel::Receiver<Ended>,
+    registry: watch::Sender<Arc<Registry>>,
+    handle: JoinHandle<()>,
+    next: std::cell::Cell<u64>,
+}
+
+fn names(name: String) -> Addresses {
+    Box::pin(async move {
+        let of = |list: &[&str]| Ok(list.iter().map(|ip| ip.parse::<IpAddr>().unwrap()).collect());
+        match name.as_str() {
+            "loopback.example" => of(&["127.0.0.1"]),
+            "mixed.example" => of(&["127.0.0.1", "10.0.0.1"]),
+            "nowhere.example" => of(&[]),
+            "hangs.example" => std::future::pending().await,
+            _ => Err(io::Error::other("no such name")),
+        }
+    })
+}
+
+fn settings(networks: &[&str]) -> Settings {
+    let networks: Vec<_> = networks.iter().map(|text| (*text).to_owned()).collect();
+    let secret = |name: &str, value, previous| {
+        (name.to_owned(), Secret::new(value, previous, ["shop".to_owned()]).unwrap())
+    };
+    Settings {
+        worker: "w-1".to_owned(),
+        guard: Guard::new(&networks, None).unwrap(),
+        secrets: [secret("signs", KEY, Some(OLD)), secret("token", "t0ken", None)]
+            .into_iter()
+            .collect(),
+        proxy: None,
+        lookup: Arc::new(names),
+    }
+}
+
+impl Worker {
+    fn start(settings: Settings) -> Self {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let (orders, from_us) = mpsc::unbounded_channel();
+        let (to_us, ended) = crossbeam_channel::unbounded();
+        let (registry, heard) = watch::channel(Arc::<Registry>::default());
+        let clock: Clock = Arc::new(|| NOW);
+        let handle = start(runtime.handle(), settings, heard, clock, from_us, to_us).unwrap();
+        Self { runtime, orders: Some(orders), ended, registry, handle, next: 0.into() }
+    }
+
+    /// One that may call this machine.
+    fn local() -> Self {
+        Self::start(settings(&["127.0.0.0/8"]))
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.as_ref().unwrap().send(order).unwrap();
+    }
+
+    fn begin(&self, task: &Arc<Task>) -> CallId {
+        let call = CallId(self.next.replace(self.next.get() + 1));
+        self.order(Order::Begin(call, Arc::clone(task)));
+        call
+    }
+
+    fn end(&self) -> Ended {
+        self.ended.recv_timeout(patient(Duration::from_secs(20))).expect("an end")
+    }
+
+    fn call(&self, task: &Arc<Task>) -> CallEnd {
+        let call = self.begin(task);
+        let ended = self.end();
+        assert_eq!(ended.call, call);
+        // Whatever is said fits into the record.
+        let json = ended.end.result.to_json();
+        assert!(TaskResult::parse(json.as_bytes()).is_ok(), "{json}");
+        *ended.end
+    }
+
+    fn put_service(&self, body: &Value) {
+        let change = registry::read_request("service/shop/billing", body.to_string().as_bytes());
+        let mut registry = Registry::default();
+        registry.apply(change.unwrap().with_revision(1)).unwrap();
+        self.registry.send_replace(Arc::new(registry));
+    }
+}
+
+/// A task as it stands in `<ns>.tasks`.
+fn task(spec: Value, body: &[u8]) -> Task {
+    let mut all = json!({"type": "http", "project": "shop", "group": "g"});
+    let fields = spec.as_object().unwrap().clone();
+    all.as_object_mut().unwrap().extend(fields);
+    let spec = all.to_string();
+    let headers: [(&[u8], Option<&[u8]>); 3] = [
+        (header::ID.as_bytes(), Some(b"9f2c")),
+        (header::TASK.as_bytes(), Some(spec.as_bytes())),
+        (b"of-the-record", Some(b"not sent")),
+    ];
+    let record = Record::new(None, Some(body), headers.into_iter());
+    let sealed = Dispatch { due: UnixMillis(5_000), attempt: 2, round: 0, digest: digest(&record) };
+    Task {
+        turn: Turn { name: TimerId([7; 16]), version: Version::default(), turn: 3 },
+        lane: Lane(0),
+        scope: Scope { project: "shop".into(), callee: Callee::Service("billing".into()) },
+        sealed,
+        record,
+    }
+}
+
+fn to(stub: &Stub, path: &str, more: Value) -> Arc<Task> {
+    let mut spec = json!({"url": format!("http://{}{path}", stub.address)});
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Arc::new(task(spec, b"body"))
+}
+
+/// Status, outcome, the code of the error, and whether the other side is away.
+fn seen(end: &CallEnd) -> (Option<u16>, Outcome, String, bool) {
+    let error = end.result.error.as_deref().unwrap_or_default();
+    let code = error.split(':').next().unwrap_or_default().to_owned();
+    (end.result.status, end.result.outcome, code, end.is_away)
+}
+
+#[test]
+fn each_answer_and_each_failure_means_one_thing() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    use Outcome::{Failed, Finished, Gone, NotYet};
+    let polls = json!({"poll": {"interval": "1s", "rounds": 3}});
+    let (plain, short) = (json!({}), json!({"timeout": "300ms"}));
+    #[rustfmt::skip]
+    let cases = [
+        ("/ok",         &plain, Some(200), Finished, "",                  false),
+        ("/204",        &plain, Some(204), Finished, "",                  false),
+        ("/status/202", &plain, Some(202), Finished, "",                  false),
+        ("/status/202", &polls, Some(202), NotYet,   "",                  false),
+        ("/status/425", &polls, Some(425), NotYet,   "",                  false),
+        ("/status/410", &plain, Some(410), Gone,     "",                  false),
+        ("/status/404", &plain, Some(404), Failed,   "unexpected_status", false),
+        ("/status/500", &plain, Some(500), Failed,   "unexpected_status", false),
+        ("/status/502", &plain, Some(502), Failed,   "unexpected_status", true),
+        ("/redirect",   &plain, Some(302), Failed,   "unexpected_status", false),
+        ("/seconds",    &plain, Some(429), Failed,   "unexpected_status", true),
+        ("/hang",       &short, None,      Failed,   "timeout",           true),
+        ("/drip",       &short, Some(200), Failed,   "timeout",           true),
+        ("/close",      &plain, None,      Failed,   "call_broken",       false),
+        ("/reset",      &plain, None,      Failed,   "call_broken",       false),
+        ("/garbage",    &plain, None,      Failed,   "call_broken",       false),
+        ("/half",       &plain, Some(200), Failed,   "call_broken",       false),
+        ("/whole",      &plain, Some(200), Finished, "",                  false),
+        ("/big",        &plain, Some(200), Failed,   "answer_too_large",  false),
+        ("/headers",    &plain, Some(200), Failed,   "answer_too_large",  false),
+        ("/zipped",     &plain, Some(200), Finished, "",                  false),
+    ];
+    for (path, more, status, outcome, code, is_away) in cases {
+        let end = worker.call(&to(&stub, path, more.clone()));
+        assert_eq!(seen(&end), (status, outcome, code.to_owned(), is_away), "{path}: {end:?}");
+        let TaskResult { started, ended, worker, .. } = end.result;
+        assert_eq!((started, ended, worker.as_deref()), (Some(NOW), Some(NOW), Some("w-1")));
+    }
+    let asked: Vec<_> = stub.requests().into_iter().map(|request| request.target).collect();
+    assert_eq!(asked, cases.map(|(path, ..)| path), "each once, and no redirect was followed");
+}
+
+#[test]
+fn what_is_kept_of_an_answer_is_bounded() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let response = |path| worker.call(&to(&stub, path, json!({}))).result.response;
+    assert_eq!(response("/ok").as_deref(), Some(&b"done"[..]));
+    assert_eq!(response("/204"), None);
+    assert_eq!(response("/long"), Some(vec![b'y'; 1_024]));
+    assert_eq!(response("/zipped").as_deref(), Some(&b"not unpacked"[..]));
+    assert_eq!(response("/big"), Some(vec![b'x'; 1_024]));
+    stub.wait_for("the flood ends", |log| log.given_up.load(SeqCst) == 1);
+    let sent = stub.log.sent.load(SeqCst);
+    assert!(sent < 64 << 20, "{sent} bytes were taken of a body that is too large");
+}
+
+#[test]
+fn retry_after_is_taken_in_both_forms() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let after = |path| worker.call(&to(&stub, path, json!({}))).result.retry_after;
+    assert_eq!(after("/seconds"), Some(Millis(7_000)));
+    assert_eq!(after("/date"), Some(Millis(90_000)));
+    assert_eq!(after("/ok"), None);
+}
+
+/// HMAC as RFC 2104 has it, without the library that the code uses.
+fn hmac(key: &[u8], text: &[u8]) -> Vec<u8> {
+    let mut block = [0; 64];
+    block[..key.len()].copy_from_slice(key);
+    let padded = |with: u8| block.map(|byte| byte ^ with);
+    let inner = Sha256::new().chain_update(padded(0x36)).chain_update(text).finalize();
+    Sha256::new().chain_update(padded(0x5c)).chain_update(inner).finalize().to_vec()
+}
+
+#[test]
+fn a_service_is_called_as_it_is_known_at_the_call() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let of = |path: Option<&str>| {
+        let mut spec = json!({"service": "billing", "method": "PUT", "headers": [
+            ["content-type", "text/plain"], ["x-a", "1"], ["x-a", "ä"], ["user-agent", "mine"],
+            ["Idempotency-Key", "mine"],
+        ]});
+        if let Some(path) = path {
+            spec["path"] = json!(path);
+        }
+        Arc::new(task(spec, b"to sign"))
+    };
+    assert_eq!(seen(&worker.call(&of(Some("/expire")))).2, "service_missing");
+    let address = format!("http://{}/base/", stub.address);
+    worker.put_service(&json!({"address": address, "secret": "signs", "bearer": "token"}));
+    for path in [Some("/expire?a=b%20c"), None] {
+        let end = worker.call(&of(path));
+        assert_eq!(end.result.outcome, Outcome::Finished, "{end:?}");
+    }
+    let requests = stub.requests();
+    let [first, second] = requests.as_slice() else { panic!("two calls: {requests:?}") };
+    assert_eq!((first.target.as_str(), second.target.as_str()), ("/base/expire?a=b%20c", "/base/"));
+    assert_eq!((first.method.as_str(), first.body.as_slice()), ("PUT", &b"to sign"[..]));
+    let host = stub.address.to_string();
+    #[rustfmt::skip]
+    let wanted = [
+        ("content-type", "text/plain"),   ("user-agent", "mine"),      ("webhook-id", "9f2c"),
+        ("idempotency-key", "9f2c"),      ("waterclock-turn", "3"),    ("waterclock-attempt", "2"),
+        ("waterclock-due", "5000"),       ("authorization", "Bearer t0ken"), ("host", &host),
+        ("webhook-timestamp", "784111687"),
+    ];
+    for (name, value) in wanted {
+        assert_eq!(first.header(name), Some(value), "{name}");
+    }
+    let own: Vec<_> = first
+        .headers
+        .iter()
+        .filter(|(name, _)| name == "x-a")
+        .map(|(_, value)| value.as_str())
+        .collect();
+    assert_eq!(own, ["1", "ä"]);
+    for name in ["of-the-record", header::TASK, header::ID] {
+        assert_eq!(first.header(name), None);
+    }
+    let want = [KEY, OLD].map(|key| {
+        let key = STANDARD.decode(&key["whsec_".len()..]).unwrap();
+        format!("v1,{}", STANDARD.encode(hmac(&key, b"9f2c.784111687.to sign")))
+    });
+    assert_eq!(first.header("webhook-signature"), Some(want.join(" ").as_str()));
+}
+
+#[test]
+fn a_raw_url_is_called_without_a_signature_and_a_round_of_polling_has_an_id_of_its_own() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let polls = json!({"poll": {"interval": "1s", "rounds": 3}, "method": "GET"});
+    for (round, more) in [(0, polls.clone()), (2, polls), (2, json!({}))] {
+        let mut task = Arc::unwrap_or_clone(to(&stub, "/ok", more));
+        task.sealed.round = round;
+        worker.call(&Arc::new(task));
+    }
+    let requests = stub.requests();
+    let ids: Vec<_> =
+        requests.iter().map(|request| request.header("webhook-id").unwrap()).collect();
+    assert_eq!(ids, ["9f2c", "9f2c.r2", "9f2c"]);
+    assert_eq!(requests[1].header("idempotency-key"), Some("9f2c.r2"));
+    let agent = concat!("waterclock/", env!("CARGO_PKG_VERSION"));
+    for request in &requests {
+        assert_eq!(request.header("user-agent"), Some(agent));
+        assert!(
+            request.header("webhook-signature").is_none()
+                && request.header("authorization").is_none()
+        );
+    }
+}
+
+#[test]
+fn what_is_not_in_order_is_not_called() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let sound = to(&stub, "/ok", json!({}));
+    let other_body = Task {
+        record: task(json!({"url": "http://a.example"}), b"another").record,
+        ..(*sound).clone()
+    };
+    let with = |headers: &[(&str, &str)]| {
+        let pairs = headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+        let record = Record::new(None, None, pairs);
+        let sealed = Dispatch { digest: digest(&record), ..sound.sealed };
+        Task { record, sealed, ..(*sound).clone() }
+    };
+    let url = format!("http://{}/ok", stub.address);
+    let spec = |more: &str| {
+        format!(r#"{{"type":"http","project":"shop","group":"g","url":"{url}"{more}}}"#)
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("another body",        other_body,                                                             "bad_task"),
+        ("no specification",    with(&[(header::ID, "a")]),                                             "bad_task"),
+        ("no id",               with(&[(header::TASK, &spec(""))]),                                     "bad_task"),
+        ("no JSON",             with(&[(header::ID, "a"), (header::TASK, "{")]),                        "bad_task"),
+        ("a line in its id",    with(&[(header::ID, "a\r\nb: c"), (header::TASK, &spec(""))]),          "bad_task"),
+        ("a line in a value",   with(&[(header::ID, "a"), (header::TASK, &spec(r#","headers":[["a","b\r\nc: d"]]"#))]), "bad_task"),
+        ("a header of HTTP's",  with(&[(header::ID, "a"), (header::TASK, &spec(r#","headers":[["Host","b"]]"#))]), "bad_task"),
+        ("a header of ours",    with(&[(header::ID, "a"), (header::TASK, &spec(r#","headers":[["webhook-id","b"]]"#))]), "bad_task"),
+        ("a secret",            with(&[(header::ID, "a"), (header::TASK, &spec(r#","headers":[["Authorization","b"]]"#))]), "bad_task"),
+        ("of Kafka",            task(json!({"type": "kafka", "topic": "orders"}), b""),                 "bad_task"),
+    ];
+    for (why, task, code) in cases {
+        let end = worker.call(&Arc::new(task));
+        assert_eq!(seen(&end), (None, Outcome::Failed, code.to_owned(), false), "{why}: {end:?}");
+    }
+    assert_eq!(worker.call(&sound).result.outcome, Outcome::Finished);
+    assert_eq!((stub.connections(), stub.requests().len()), (1, 1));
+}
+
+#[test]
+fn a_secret_that_a_project_may_not_use_is_not_sent_and_not_told() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let address = format!("http://{}", stub.address);
+    let named = Arc::new(task(json!({"service": "billing"}), b""));
+    for (service, want) in [
+        (json!({"address": address, "secret": "missing"}), "not in this worker's configuration"),
+        (json!({"address": address, "secret": "token"}), "cannot sign"),
+        (json!({"address": address, "bearer": "missing"}), "not in this worker's configuration"),
+    ] {
+        worker.put_service(&service);
+        let end = worker.call(&named);
+        assert_eq!(seen(&end).2, "secret_denied");
+        let error = end.result.error.unwrap_or_default();
+        assert!(error.contains(want) && !error.contains("t0ken"), "{error}");
+    }
+    let mut registry = Registry::default();
+    let service = registry::read_request(
+        "service/other/billing",
+        json!({"address": address, "bearer": "token"}).to_string().as_bytes(),
+    );
+    registry.apply(service.unwrap().with_revision(1)).unwrap();
+    worker.registry.send_replace(Arc::new(registry));
+    let end = worker.call(&Arc::new(task(json!({"service": "billing", "project": "other"}), b"")));
+    assert!(end.result.error.unwrap_or_default().contains("project other may not use"));
+    assert_eq!(stub.connections(), 0);
+}
+
+#[test]
+fn a_project_that_was_deleted_calls_nobody() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let deleted =
+        registry::Project { is_deleted: true, revision: 1, ..registry::Project::NEVER_PUT };
+    let mut registry = Registry::default();
+    registry.apply(registry::Change::of_project("shop", deleted)).unwrap();
+    worker.registry.send_replace(Arc::new(registry));
+    assert_eq!(seen(&worker.call(&to(&stub, "/ok", json!({})))).2, "project_deleted");
+    assert_eq!(stub.connections(), 0);
+}
+
+#[test]
+fn an_address_that_is_not_allowed_is_not_connected_to() {
+    let stub = Stub::start();
+    let port = stub.address.port();
+    let of = |host: &str| Arc::new(task(json!({"url": format!("http://{host}:{port}/ok")}), b""));
+    let strict = Worker::start(settings(&[]));
+    for host in [
+        "127.0.0.1",
+        "2130706433",
+        "[::ffff:127.0.0.1]",
+        "[64:ff9b::7f00:1]",
+        "169.254.169.254",
+        "loopback.example",
+        "mixed.example",
+    ] {
+        let end = strict.call(&of(host));
+        assert_eq!(
+            seen(&end),
+            (None, Outcome::Failed, "address_denied".to_owned(), false),
+            "{host}: {end:?}"
+        );
+    }
+    let local = Worker::local();
+    assert_eq!(
+        seen(&local.call(&of("mixed.example"))).2,
+        "address_denied",
+        "one forbidden address is enough"
+    );
+    assert_eq!(stub.connections(), 0);
+    assert_eq!(local.call(&of("loopback.example")).result.outcome, Outcome::Finished);
+    // A service is no way round.
+    strict.put_service(&json!({"address": format!("http://loopback.example:{port}")}));
+    assert_eq!(
+        seen(&strict.call(&Arc::new(task(json!({"service": "billing"}), b"")))).2,
+        "address_denied"
+    );
+    assert_eq!(stub.connections(), 1);
+}
+
+#[test]
+fn a_name_that_does_not_resolve_and_a_port_that_nobody_listens_at_are_told_apart() {
+    let worker = Worker::local();
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let to = |url: String| {
+        seen(&worker.call(&Arc::new(task(json!({"url": url, "timeout": "300ms"}), b""))))
+    };
+    let failed = |code: &str, is_away| (None, Outcome::Failed, code.to_owned(), is_away);
+    assert_eq!(to("http://unknown.example/".to_owned()), failed("name_unresolved", false));
+    assert_eq!(to("http://nowhere.example/".to_owned()), failed("name_unresolved", false));
+    assert_eq!(to(format!("http://{free}/")), failed("no_connection", true));
+    assert_eq!(to("http://hangs.example/".to_owned()), failed("timeout", true));
+}
+
+#[test]
+fn a_certificate_that_nobody_trusts_is_refused() {
+    let worker = Worker::local();
+    let made = rcgen::generate_simple_self_signed(["loopback.example".to_owned()]).unwrap();
+    let identity = native_tls::Identity::from_pkcs8(
+        made.cert.pem().as_bytes(),
+        made.signing_key.serialize_pem().as_bytes(),
+    );
+    let acceptor = native_tls::TlsAcceptor::new(identity.unwrap()).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let server = std::thread::spawn(move || acceptor.accept(listener.accept().unwrap().0).is_ok());
+    let end = worker
+        .call(&Arc::new(task(json!({"url": format!("https://loopback.example:{port}/")}), b"")));
+    assert_eq!(
+        seen(&end),
+        (None, Outcome::Failed, "connection_failed".to_owned(), false),
+        "{end:?}"
+    );
+    assert!(end.result.error.unwrap_or_default().contains("certificate"));
+    assert!(!server.join().unwrap(), "the handshake fails");
+}
+
+#[test]
+fn a_call_that_is_cut_closes_its_connection_and_is_not_told() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let call = worker.begin(&to(&stub, "/hang", json!({})));
+    stub.wait_for("the call begins", |log| log.requests.lock().len() == 1);
+    worker.order(Order::Cut(call));
+    stub.wait_for("its connection is closed", |log| log.given_up.load(SeqCst) == 1);
+    // One that is unknown, or has ended, does nothing.
+    worker.order(Order::Cut(CallId(99)));
+    assert_eq!(worker.call(&to(&stub, "/ok", json!({}))).result.outcome, Outcome::Finished);
+    assert!(worker.ended.is_empty());
+}
+
+#[test]
+fn calls_end_with_the_channel_of_their_orders() {
+    let (stub, mut worker) = (Stub::start(), Worker::local());
+    worker.begin(&to(&stub, "/hang", json!({})));
+    stub.wait_for("the call begins", |log| log.requests.lock().len() == 1);
+    worker.orders = None;
+    worker.runtime.block_on(&mut worker.handle).unwrap();
+    stub.wait_for("its connection is closed", |log| log.given_up.load(SeqCst) == 1);
+    assert!(worker.ended.recv().is_err(), "nothing is told of it");
+}
+
+#[test]
+fn connections_are_used_again_and_calls_do_not_wait_for_each_other() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    for _ in 0..50 {
+        assert_eq!(worker.call(&to(&stub, "/ok", json!({}))).result.outcome, Outcome::Finished);
+    }
+    // A connection comes back a moment after its call has ended; the next call may be faster.
+    assert!(stub.connections() < 10, "{} connections for 50 calls", stub.connections());
+    // One after another they would take 40 s.
+    let begun = Instant::now();
+    let mut open: Vec<_> = (0..200).map(|_| worker.begin(&to(&stub, "/slow", json!({})))).collect();
+    while !open.is_empty() {
+        let Ended { call, end } = worker.end();
+        assert_eq!(end.result.outcome, Outcome::Finished, "{end:?}");
+        open.retain(|one| *one != call);
+    }
+    assert!(begun.elapsed() < patient(Duration::from_secs(20)), "{:?}", begun.elapsed());
+    let before = stub.connections();
+    assert_eq!(worker.call(&to(&stub, "/ok", json!({}))).result.outcome, Outcome::Finished);
+    assert_eq!(stub.connections(), before);
+}
+
+#[test]
+fn a_proxy_is_asked_for_every_host_that_is_listed() {
+    let (proxy, direct) = (Stub::start(), Stub::start());
+    let hosts = ["far.example".to_owned()];
+    let worker = Worker::start(Settings {
+        guard: Guard::new(&[], Some(&hosts)).unwrap(),
+        proxy: Some(format!("http://{}", proxy.address).parse().unwrap()),
+        ..settings(&[])
+    });
+    let to = |url: String| worker.call(&Arc::new(task(json!({"url": url}), b"")));
+    assert_eq!(to("http://far.example/a".to_owned()).result.outcome, Outcome::Finished);
+    assert_eq!(proxy.requests()[0].target, "http://far.example/a");
+    assert_eq!(seen(&to("http://near.example/".to_owned())).2, "address_denied");
+    assert_eq!(seen(&to(format!("http://{}/", direct.address))).2, "address_denied");
+    assert_eq!((proxy.requests().len(), direct.connections()), (1, 0));
+}
