@@ -133,8 +133,7 @@ impl Fence {
 fn announced(member: &Member, of: Members) -> Announced {
     let (members, has_partitions) = match of {
         Members::Lanes => (Named::Threads(usize::from(member.threads)), !member.lanes.is_empty()),
-        // A process does not say whether it has a worker. One that had none has left nothing open, and is fenced in vain.
-        Members::Worker => (Named::Worker, true),
+        Members::Worker => (Named::Worker, member.worker),
     };
     let (instance, incarnation) = (member.instance.clone(), member.incarnation.clone());
     Announced { instance, incarnation, members, has_partitions }
