@@ -67,8 +67,7 @@ impl<'a> Writer<'a> {
                 let key = &self.parts.setup.key;
                 let record = result_record(key, &task, &said, &self.parts.instance);
                 let to = Destination::Target(Arc::clone(&self.results));
-                let rewrite = HeaderRewrite::Instead(Box::new(record));
-                produce(to, task.lane, Record::empty(), rewrite)
+                produce(to, task.lane, record, HeaderRewrite::Whole)
             }
             Entry::Dead { partition, offset, record, refusal } => {
                 let letter = DeadLetter {
