@@ -293,16 +293,8 @@ pub struct LaneFigures {
 }
 
 /// The values of the label `outcome`.
-const OUTCOMES: [&str; 8] = [
-    "recorded",
-    "cancelled",
-    "superseded",
-    "replaced",
-    "created",
-    "absent",
-    "refused",
-    "underway",
-];
+const OUTCOMES: [&str; 8] =
+    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused", "underway"];
 
 fn outcome(outcome: Outcome) -> usize {
     match outcome {

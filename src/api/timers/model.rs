@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::task::id::TaskId;
 use crate::engine::UnixMillis;
+use crate::engine::task::id::TaskId;
 use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
     CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
