@@ -83,7 +83,7 @@ impl TasksOfInstance {
             now: self.time()?,
         };
         let after = match &filter.page {
-            Some(token) => Some(place_of(token, &wanted).map_err(|bad| bad_page(bad))?),
+            Some(token) => Some(place_of(token, &wanted).map_err(bad_page)?),
             None => None,
         };
         let (tasks, next) =
