@@ -9,6 +9,7 @@ mod access;
 mod health;
 pub mod instance;
 pub mod lanes;
+mod tasks;
 mod timers;
 
 use std::future::Future;
@@ -32,6 +33,7 @@ use crate::telemetry::{self, Figures, TelemetryError};
 use health::Health;
 use instance::Instance;
 use lanes::Started;
+use tasks::TasksOfInstance;
 use timers::TimersOfInstance;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
@@ -136,7 +138,8 @@ pub async fn run_reloading(
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let rooms = Rooms { timers, tasks: None };
+    let tasks = Some(TasksOfInstance::new(&known).rooms());
+    let rooms = Rooms { timers, tasks };
     let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 

@@ -118,9 +118,21 @@ fn outcome(block: &Block) -> Result<Vec<String>, Refusal> {
     let append = UnixMillis(block.number("append").expect("an append time"));
     let max_delay = Millis(block.number("max-delay").unwrap_or(MAX_DELAY));
     let directive = header::read(headers.iter().map(|(name, value)| (*name, value.as_deref())))?;
-    let Directive { when, target, id, action, partition, expires, label, trace, attempt, state } =
-        directive;
-    assert_eq!(state, None);
+    let Directive {
+        when,
+        target,
+        id,
+        action,
+        partition,
+        expires,
+        label,
+        trace,
+        attempt,
+        state,
+        task,
+        result,
+    } = directive;
+    assert_eq!((state, task, result), (None, None, None));
     let mut lines = Vec::new();
     lines.push(match when {
         Some(when) => format!("due {}", when.resolve(append, max_delay)?.0),

@@ -8,14 +8,15 @@ use sha2::Sha256;
 
 use crate::api::timers::model::{
     CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, RequestTimes, Soon,
-    TimerCommand, TimerName, Timers, TimersError,
+    TaskCancel, TaskFilter, TaskRecord, TimerCommand, TimerName, Timers, TimersError,
 };
+use crate::engine::task::id::TaskId;
 use crate::engine::timers::TimerId;
 use crate::engine::{Lane, UnixMillis};
 use crate::kafka::meta::Secret;
 use crate::kafka::{LaneThreads, Members, SubmitError};
 use crate::timers::Service;
-use crate::timers::index::Listing;
+use crate::timers::index::{Listing, TaskListing};
 use crate::timers::service::{self, LaneState, Ticket};
 
 /// How many timers of one id a lane looks at. Some of them are shown to a caller that has left the key out.
@@ -54,7 +55,12 @@ impl TimersOfInstance {
         let _ = self.running.set(Running { lane_threads, service, members, instance, secret });
     }
 
-    fn service(&self) -> Result<&Arc<Service>, TimersError> {
+    /// What is known of the namespace; `None` before the lane threads have started.
+    pub(super) fn members(&self) -> Option<&Arc<Members>> {
+        self.running.get().map(|running| &running.members)
+    }
+
+    pub(super) fn service(&self) -> Result<&Arc<Service>, TimersError> {
         let running = self.running.get();
         running.map(|running| &running.service).ok_or_else(starting)
     }
@@ -151,14 +157,44 @@ impl Timers for TimersOfInstance {
         most: usize,
     ) -> Soon<'a, Result<Page, TimersError>> {
         Box::pin(async move {
-            let after = after.map(|Cursor { due, order }| (UnixMillis(due), TimerId(order)));
             let lane = Lane(lane);
-            let page = self.service()?.page(lane, filter.clone(), after, most);
+            let page = self.service()?.page(lane, filter.clone(), after.map(Into::into), most);
             let Listing { timers, more } = page.await.map_err(error)?;
             Ok(Page {
                 timers: timers.into_iter().map(|timer| LaneTimer { lane, timer }).collect(),
-                more: more.map(|(due, timer_id)| Cursor { due: due.0, order: timer_id.0 }),
+                more: more.map(Into::into),
             })
+        })
+    }
+
+    fn task<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, TimersError>> {
+        Box::pin(async move { self.service()?.task(id).await.map_err(error) })
+    }
+
+    fn tasks<'a>(
+        &'a self,
+        lane: u16,
+        filter: &'a TaskFilter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Soon<'a, Result<Page<TaskRecord>, TimersError>> {
+        Box::pin(async move {
+            let after = after.map(Into::into);
+            let page = self.service()?.tasks(Lane(lane), filter.clone(), after, most);
+            let TaskListing { tasks, more } = page.await.map_err(error)?;
+            Ok(Page { timers: tasks, more: more.map(Into::into) })
+        })
+    }
+
+    fn task_cancel<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+        wait: Duration,
+    ) -> Soon<'a, Result<TaskCancel, TimersError>> {
+        Box::pin(async move {
+            let ticket = ticket_of(lane, ticket)?;
+            self.service()?.task_cancel(&ticket, wait).await.map_err(error)
         })
     }
 
@@ -228,11 +264,7 @@ impl Timers for TimersOfInstance {
         wait: Duration,
     ) -> Soon<'a, Result<CommandStatus, TimersError>> {
         Box::pin(async move {
-            let ticket: Ticket = ticket
-                .parse()
-                .ok()
-                .filter(|ticket: &Ticket| ticket.lane == Lane(lane))
-                .ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))?;
+            let ticket = ticket_of(lane, ticket)?;
             self.service()?.answer(&ticket, wait).await.map_err(error)
         })
     }
@@ -240,6 +272,12 @@ impl Timers for TimersOfInstance {
     fn settle<'a>(&'a self, of: &'a [u16], by: Instant) -> Soon<'a, Result<(), TimersError>> {
         Box::pin(async move { self.service()?.settle(&lanes(of), by).await.map_err(error) })
     }
+}
+
+/// The ticket of a command that stands in this lane.
+fn ticket_of(lane: u16, text: &str) -> Result<Ticket, TimersError> {
+    let ticket = text.parse().ok().filter(|ticket: &Ticket| ticket.lane == Lane(lane));
+    ticket.ok_or_else(|| refused("bad_ticket", "it is not one that an answer gave"))
 }
 
 fn lanes(of: &[u16]) -> Vec<Lane> {
@@ -250,7 +288,7 @@ fn refused(code: &str, detail: impl Into<String>) -> TimersError {
     TimersError::Refused(code.to_owned(), detail.into())
 }
 
-fn error(why: service::Error) -> TimersError {
+pub(super) fn error(why: service::Error) -> TimersError {
     match why {
         service::Error::Moving(_) | service::Error::Behind(_) | service::Error::Undecided(_) => {
             TimersError::Moving(why.to_string())
@@ -258,6 +296,7 @@ fn error(why: service::Error) -> TimersError {
         service::Error::Without => TimersError::NoIndex(
             "its owner runs without an index: its disk is full, or does not work".to_owned(),
         ),
+        service::Error::Timeless => TimersError::Away(why.to_string()),
         service::Error::Late => TimersError::Moving(why.to_string()),
         service::Error::Busy => TimersError::Busy(why.to_string()),
         service::Error::Fault => TimersError::Moving(why.to_string()),

@@ -187,6 +187,18 @@ impl Service {
         self.setup.limits.tracking == Tracking::Full
     }
 
+    /// Whether lanes may hold tasks: what they decide is committed in transactions, and timers are tracked.
+    #[must_use]
+    pub fn may_have_tasks(&self) -> bool {
+        self.tracks() && self.setup.limits.aborts
+    }
+
+    /// The longest delay that is accepted.
+    #[must_use]
+    pub fn max_delay(&self) -> Millis {
+        self.setup.limits.max_delay
+    }
+
     /// A lower bound of the brokers' time; `None` before it is known.
     #[must_use]
     pub fn now(&self) -> Option<UnixMillis> {

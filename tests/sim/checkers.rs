@@ -258,7 +258,12 @@ fn forgotten_in_time(world: &World, said: &BTreeMap<TimerId, Vec<Said>>, found: 
                         found.push(("cancelled", format!("{timer:?} is forgotten too early")));
                     }
                 }
-                _ => {}
+                Change::Timer(_)
+                | Change::ForgottenTimer(_)
+                | Change::Attempt(_)
+                | Change::ForgottenAttempt(..)
+                | Change::Definition(..)
+                | Change::ForgottenDefinition(_) => {}
             }
         }
     }

@@ -91,6 +91,8 @@ pub enum Failure {
     PayloadGone(String),
     /// The record is larger than the intake takes.
     TooLarge(String),
+    /// The token of a page is none, or was given for another filter.
+    BadPage(String),
 }
 
 impl From<Failure> for Problem {
@@ -110,6 +112,7 @@ impl From<Failure> for Problem {
             Failure::NotRetryable(detail) => {
                 Self::new(StatusCode::CONFLICT, "not_retryable", detail)
             }
+            Failure::BadPage(detail) => Self::bad("bad_page", "query.page", detail),
             Failure::PayloadGone(detail) => Self::new(StatusCode::GONE, "payload_gone", detail),
             Failure::TooLarge(detail) => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "record_too_large", detail)

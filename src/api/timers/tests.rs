@@ -13,9 +13,12 @@ use tokio::net::TcpListener;
 use super::super::{Front, Hosts, Report, Rooms, Status, serve};
 use super::model::*;
 use super::*;
+use crate::engine::task::id::TaskId;
 use crate::engine::timers::{Timer, TimerId, Version};
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::patient::{eventually, patient};
+
+mod tasks;
 
 /// How soon an answer must be there that waits for nothing.
 const SOON: Duration = Duration::from_secs(5);
@@ -42,6 +45,9 @@ struct World {
     settled: [usize; LANES as usize],
     /// What answers become once each lane was settled, and again.
     moved: Option<CommandStatus>,
+    tasks: Vec<TaskRecord>,
+    /// What is answered to who asks for a cancel, and what after that.
+    cancels: HashMap<String, (TaskCancel, TaskCancel)>,
 }
 
 impl World {
@@ -67,14 +73,14 @@ impl Instance {
             .world()
             .timers
             .iter()
-            .filter(|of| of.lane.0 == lane && after.is_none_or(|after| Cursor::of(of) > after))
+            .filter(|of| of.lane.0 == lane && after.is_none_or(|after| of.cursor() > after))
             .cloned()
             .collect();
-        behind.sort_by_key(Cursor::of);
+        behind.sort_by_key(LaneTimer::cursor);
         // An index looks at a bounded number in one call, whatever it finds.
         let more = behind.len() > most.min(3);
         behind.truncate(most.min(3));
-        let more = behind.last().filter(|_| more).map(Cursor::of);
+        let more = behind.last().filter(|_| more).map(LaneTimer::cursor);
         behind.retain(|of| filter.matches(&of.timer));
         Page { timers: behind, more }
     }
@@ -166,6 +172,41 @@ impl Timers for Instance {
         most: usize,
     ) -> Soon<'a, Result<Page, TimersError>> {
         Box::pin(ready(Ok(self.page_of(lane, filter, after, most))))
+    }
+
+    fn task<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, TimersError>> {
+        let found = self.world().tasks.iter().find(|of| of.id == *id).cloned();
+        Box::pin(ready(Ok(found)))
+    }
+
+    fn tasks<'a>(
+        &'a self,
+        lane: u16,
+        filter: &'a TaskFilter,
+        after: Option<Cursor>,
+        most: usize,
+    ) -> Soon<'a, Result<Page<TaskRecord>, TimersError>> {
+        let world = self.world();
+        let of_lane = world.tasks.iter().filter(|of| of.lane.0 == lane && filter.matches(of));
+        let mut behind: Vec<TaskRecord> =
+            of_lane.filter(|of| after.is_none_or(|after| of.cursor() > after)).cloned().collect();
+        behind.sort_by_key(TaskRecord::cursor);
+        let has_more = behind.len() > most;
+        behind.truncate(most);
+        let more = behind.last().filter(|_| has_more).map(TaskRecord::cursor);
+        Box::pin(ready(Ok(Page { timers: behind, more })))
+    }
+
+    fn task_cancel<'a>(
+        &'a self,
+        _: u16,
+        ticket: &'a str,
+        _: Duration,
+    ) -> Soon<'a, Result<TaskCancel, TimersError>> {
+        let mut world = self.world();
+        // It is decided when it is asked for the second time.
+        let end = world.cancels.get_mut(ticket).map(|of| std::mem::replace(&mut of.0, of.1));
+        Box::pin(ready(end.ok_or_else(|| TimersError::Refused("bad_ticket".into(), ticket.into()))))
     }
 
     fn count<'a>(

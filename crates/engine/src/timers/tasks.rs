@@ -134,7 +134,10 @@ impl TaskFilter {
             None => spec.as_ref().map(|spec| (spec.project.as_str(), spec.group.as_str())),
         };
         self.of_type.as_deref().is_none_or(|wanted| of_type == Some(wanted))
-            && group.map_or(!self.is_of_group(), |(project, group)| self.has_group(project, group))
+            && group.map_or_else(
+                || !self.is_of_group(),
+                |(project, group)| self.has_group(project, group),
+            )
     }
 }
 

@@ -1,0 +1,89 @@
+//! Any instance answers for any task, by the owner of its lane.
+
+use std::sync::Arc;
+
+use super::super::tasks::TaskOwners;
+use super::*;
+use crate::engine::timers::{Progress, TaskStatus};
+
+/// A task that is due so many milliseconds from the start.
+fn task(lane: u16, id: &str, due: u64) -> TaskRecord {
+    let timer = Timer {
+        timer_id: TimerId([due as u8; 16]),
+        state: TimerState::Delay,
+        version: Version { first_appended: UnixMillis(NOW), offset: Offset(1) },
+        supersedes: None,
+        due: UnixMillis(NOW + due),
+        since: UnixMillis(NOW),
+        target: "shop/billing".into(),
+        label: Some("shop/orders".into()),
+        id: id.as_bytes().into(),
+        key: None,
+        key_cut: false,
+        code: None,
+        task: Some(Progress { next_at: UnixMillis(NOW + due), ..Progress::default() }),
+    };
+    let of = LaneTimer { lane: Lane(lane), timer };
+    TaskRecord::new(of, Some(r#"{"type":"http"}"#.into()), Vec::new()).unwrap()
+}
+
+async fn pair(tasks: &[TaskRecord]) -> (Pair, TaskOwners) {
+    let pair = Pair::start().await;
+    pair.with(|world| world.tasks = tasks.to_vec());
+    let first = Instance { world: Arc::clone(&pair.world), me: 0 };
+    (pair, TaskOwners::new(Arc::new(first)))
+}
+
+#[tokio::test]
+async fn a_task_is_asked_of_the_owner_of_its_lane() {
+    let tasks = [task(0, "here", 1), task(1, "there", 2)];
+    let (pair, owners) = pair(&tasks).await;
+    for task in &tasks {
+        let found = owners.find(task.lane.0, &task.id).await;
+        assert_eq!(found.unwrap().as_ref(), Some(task));
+    }
+    let other = TaskId::parse("other").unwrap();
+    assert_eq!(owners.find(1, &other).await, Ok(None));
+    pair.with(|world| world.owners[1] = None);
+    let moving = owners.find(1, &tasks[1].id).await;
+    assert!(matches!(moving, Err(TimersError::Moving(_))), "{moving:?}");
+}
+
+#[tokio::test]
+async fn a_list_has_the_tasks_of_all_lanes_by_due_time_page_by_page() {
+    let tasks: Vec<_> =
+        (0..10_u16).map(|n| task(n % LANES, &format!("t{n}"), u64::from(n) + 1)).collect();
+    let (_pair, owners) = pair(&tasks).await;
+    let filter = TaskFilter {
+        status: Some(TaskStatus::Ready),
+        now: UnixMillis(NOW + 7),
+        ..TaskFilter::default()
+    };
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let (page, next) = owners.page(&filter, after, 3).await.unwrap();
+        assert!(page.len() <= 3);
+        found.extend(page);
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, tasks[..7]);
+}
+
+#[tokio::test]
+async fn a_cancel_is_asked_after_until_it_is_decided_or_the_wait_is_over() {
+    let (pair, owners) = pair(&[]).await;
+    pair.with(|world| {
+        let (soon, never) = (TaskCancel::Stopped, TaskCancel::Pending);
+        world.cancels.insert("soon".to_owned(), (TaskCancel::Pending, soon));
+        world.cancels.insert("never".to_owned(), (never, never));
+    });
+    let end = owners.cancelled(1, "soon".to_owned(), SOON);
+    assert_eq!(end.await, Ok(TaskCancel::Stopped));
+    let end = owners.cancelled(1, "never".to_owned(), Duration::from_millis(20));
+    assert_eq!(end.await, Ok(TaskCancel::Pending));
+    let end = owners.cancelled(1, "bad".to_owned(), SOON);
+    assert!(matches!(end.await, Err(TimersError::Refused(..))));
+}

@@ -1,0 +1,475 @@
+//! What this instance knows of tasks and projects, for the API: its service writes, and the owners of lanes answer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::spawn_blocking;
+
+use super::timers::{TimersOfInstance, error};
+use crate::api::projects::{Projects, PutError};
+use crate::api::tasks::model::{
+    Attempt, CancelAnswer, CancelOutcome, RetryInfo, Submission, TaskFilter, TaskPage, TaskStatus,
+    TaskView, WaitsFor,
+};
+use crate::api::tasks::{Desk, Failure, Tasks};
+use crate::api::timers::model::{Soon, Timers as _, TimersError};
+use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
+use crate::api::timers::token::BadToken;
+use crate::engine::task::id::TaskId;
+use crate::engine::task::registry::{Change, Registry};
+use crate::engine::task::retry::Retry;
+use crate::engine::task::sealed;
+use crate::engine::task::spec::Spec;
+use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
+use crate::engine::{Millis, UnixMillis};
+use crate::kafka::{SubmitError, meta};
+use crate::timers::service::{self, Service};
+
+/// How long Kafka may take to acknowledge creates, and a cancel.
+const WRITE_MAX: Duration = Duration::from_secs(10);
+/// Begins the path of one task.
+const TASKS: &str = "/v1/tasks/";
+
+/// Takes creates of tasks, and answers for tasks and projects; see [`TimersOfInstance`].
+#[derive(Clone)]
+pub(super) struct TasksOfInstance {
+    timers: Arc<TimersOfInstance>,
+    owners: TaskOwners,
+}
+
+impl TasksOfInstance {
+    pub(super) fn new(timers: &Arc<TimersOfInstance>) -> Self {
+        let owners = TaskOwners::new(Arc::clone(timers) as _);
+        Self { timers: Arc::clone(timers), owners }
+    }
+
+    /// What the rooms of tasks and projects need.
+    pub(super) fn rooms(self) -> Tasks {
+        let this = Arc::new(self);
+        Tasks {
+            desk: Arc::clone(&this) as Arc<dyn Desk>,
+            projects: this,
+            // Workers refuse it before each call, by the addresses that its name has then.
+            screen: Arc::new(|_| Ok(())),
+        }
+    }
+
+    fn service(&self) -> Result<&Arc<Service>, Failure> {
+        self.timers.service().map_err(failure)
+    }
+
+    fn registry_now(&self) -> Arc<Registry> {
+        self.timers.members().map(|members| members.registry().get()).unwrap_or_default()
+    }
+
+    fn time(&self) -> Result<UnixMillis, Failure> {
+        Desk::now(self).ok_or_else(|| failure(error(service::Error::Timeless)))
+    }
+
+    async fn task(&self, id: &TaskId) -> Result<Option<TaskView>, Failure> {
+        let lane = id.lane_of(self.service()?.lanes());
+        let now = self.time()?;
+        let found = self.owners.find(lane.0, id).await.map_err(failure)?;
+        Ok(found.map(|task| view(&task, now, &self.registry_now())))
+    }
+
+    async fn page(&self, filter: &TaskFilter) -> Result<TaskPage, Failure> {
+        let wanted = timers::TaskFilter {
+            projects: filter.projects.clone(),
+            group: filter.group.clone(),
+            status: filter.status.map(status_in_index),
+            of_type: filter.task_type.clone(),
+            due_before: filter.due_before,
+            now: self.time()?,
+        };
+        let after = match &filter.page {
+            Some(token) => Some(place_of(token, &wanted).map_err(bad_page)?),
+            None => None,
+        };
+        let (tasks, next) =
+            self.owners.page(&wanted, after, filter.limit).await.map_err(failure)?;
+        let registry = self.registry_now();
+        Ok(TaskPage {
+            tasks: tasks.iter().map(|task| view(task, wanted.now, &registry)).collect(),
+            next: next.map(|cursor| page_token(cursor, &wanted)),
+        })
+    }
+
+    async fn write(&self, tasks: Vec<Submission>) -> Vec<Result<(), Failure>> {
+        let service = match self.service() {
+            Ok(service) => service,
+            Err(failure) => return tasks.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        let specs: Vec<Spec> = tasks
+            .iter()
+            .map(|task| task.spec.clone().with_request_id(task.request_id.clone()))
+            .collect();
+        let headers: Vec<Vec<(String, Option<Vec<u8>>)>> =
+            tasks.iter().map(|task| task.headers.clone()).collect();
+        let submissions: Vec<sealed::Submission<'_>> = tasks
+            .iter()
+            .zip(specs.iter().zip(&headers))
+            .map(|(task, (spec, headers))| sealed::Submission {
+                id: &task.id,
+                spec,
+                due: task.due,
+                expires: task.expires,
+                key: task.key.as_deref(),
+                value: task.value.as_deref(),
+                headers,
+            })
+            .collect();
+        let done = service.submit_tasks(&submissions, Instant::now() + WRITE_MAX).await;
+        done.into_iter().map(|done| done.map_err(not_created)).collect()
+    }
+
+    async fn end(&self, id: &TaskId, wait: Duration) -> Result<CancelAnswer, Failure> {
+        let service = self.service()?;
+        let lane = id.lane_of(service.lanes());
+        let began = Instant::now();
+        let ticket = service.cancel_task(id, began + WRITE_MAX).await.map_err(not_cancelled)?;
+        let left = wait.saturating_sub(began.elapsed());
+        let end = self.owners.cancelled(lane.0, ticket.to_string(), left).await;
+        let outcome = match end.map_err(failure)? {
+            TaskCancel::Cancelled => CancelOutcome::Cancelled,
+            TaskCancel::Stopped => CancelOutcome::Stopped,
+            TaskCancel::Finished => CancelOutcome::Finished,
+            TaskCancel::Failed => CancelOutcome::Failed,
+            TaskCancel::Expired => CancelOutcome::Expired,
+            TaskCancel::Pending => CancelOutcome::Pending,
+            TaskCancel::Absent => return Err(Failure::NoTask),
+        };
+        let is_pending = outcome == CancelOutcome::Pending;
+        let again = is_pending.then(|| format!("{TASKS}{id}"));
+        Ok(CancelAnswer { task_id: id.to_string(), outcome, again })
+    }
+}
+
+impl Desk for TasksOfInstance {
+    fn in_force(&self) -> Result<(), Failure> {
+        let service = self.service()?;
+        if !service.may_have_tasks() {
+            let detail = "tasks need delivery = \"exactly_once\" and tracking = \"full\"";
+            return Err(Failure::NotAvailable(detail.to_owned()));
+        }
+        let feed = self.timers.members().map(|members| members.registry());
+        match feed.filter(|feed| feed.is_known()) {
+            Some(feed) if feed.has_tasks() => Ok(()),
+            Some(_) => {
+                let detail = "this namespace has no tasks yet: stop all instances, run `waterclock topics apply --tasks`, and start them";
+                Err(Failure::NotAvailable(detail.to_owned()))
+            }
+            None => Err(Failure::Moving("this instance has not read <ns>.meta yet".to_owned())),
+        }
+    }
+
+    fn lanes(&self) -> u16 {
+        self.timers.lanes()
+    }
+
+    fn now(&self) -> Option<UnixMillis> {
+        self.timers.now().map(UnixMillis)
+    }
+
+    fn max_delay(&self) -> Millis {
+        self.service().map_or(Millis(0), |service| service.max_delay())
+    }
+
+    fn submit(&self, tasks: Vec<Submission>) -> Soon<'_, Vec<Result<(), Failure>>> {
+        Box::pin(self.write(tasks))
+    }
+
+    fn get<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskView>, Failure>> {
+        Box::pin(self.task(id))
+    }
+
+    fn list<'a>(&'a self, filter: &'a TaskFilter) -> Soon<'a, Result<TaskPage, Failure>> {
+        Box::pin(self.page(filter))
+    }
+
+    fn cancel<'a>(
+        &'a self,
+        id: &'a TaskId,
+        wait: Duration,
+    ) -> Soon<'a, Result<CancelAnswer, Failure>> {
+        Box::pin(self.end(id, wait))
+    }
+
+    fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>> {
+        Box::pin(async move {
+            self.task(id).await?.ok_or(Failure::NoTask)?;
+            let detail = "this release retries by a task's own policy only; create the task again";
+            Err(Failure::NotRetryable(detail.to_owned()))
+        })
+    }
+}
+
+impl Projects for TasksOfInstance {
+    fn registry(&self) -> Arc<Registry> {
+        self.registry_now()
+    }
+
+    fn put(&self, change: Change, revision: Option<u64>) -> Soon<'_, Result<u64, PutError>> {
+        Box::pin(async move {
+            let away = |detail: String| PutError::Unavailable(detail);
+            let members = self.timers.members();
+            let members =
+                members.ok_or_else(|| away("this instance has not started yet".into()))?;
+            let registrar = members.registrar().clone();
+            let putting = spawn_blocking(move || registrar.put(change, revision)).await;
+            match putting {
+                Ok(put) => put.map_err(|error| match error {
+                    meta::PutError::Conflict { revision, .. } => {
+                        PutError::Conflict { current: revision }
+                    }
+                    meta::PutError::NoRoom(wrong) => PutError::NoRoom(wrong),
+                    other => {
+                        tracing::warn!(
+                            error = &other as &dyn std::error::Error,
+                            "could not change a project"
+                        );
+                        away(other.to_string())
+                    }
+                }),
+                Err(error) => {
+                    tracing::error!(%error, "a change of a project panicked");
+                    Err(away("internal error; see the log".to_owned()))
+                }
+            }
+        })
+    }
+}
+
+fn bad_page(bad: BadToken) -> Failure {
+    let detail = match bad {
+        BadToken::OtherFilter => {
+            "it was given for another filter; say the same one with every page"
+        }
+        BadToken::Broken | BadToken::Expired => "it is not a token that an answer gave in `next`",
+    };
+    Failure::BadPage(detail.to_owned())
+}
+
+/// Why a create was not acknowledged.
+fn not_created(why: service::Error) -> Failure {
+    match why {
+        service::Error::Submit(error) if error.is_too_large() => {
+            let detail = "the record is larger than the intake takes (its max.message.bytes)";
+            Failure::TooLarge(detail.to_owned())
+        }
+        service::Error::Submit(error @ SubmitError::Unacknowledged { .. }) => Failure::Unknown(
+            format!("{error}; with a request_id, to ask again is safe: it is one task then"),
+        ),
+        why => failure(error(why)),
+    }
+}
+
+/// Why a cancel was not written.
+fn not_cancelled(why: service::Error) -> Failure {
+    match why {
+        service::Error::Submit(error @ SubmitError::Unacknowledged { .. }) => {
+            Failure::Unknown(format!("{error}; to cancel again is safe"))
+        }
+        why => failure(error(why)),
+    }
+}
+
+fn failure(error: TimersError) -> Failure {
+    match error {
+        TimersError::Moving(detail) | TimersError::NotFound(detail) => Failure::Moving(detail),
+        TimersError::Unknown(detail) => Failure::Unknown(detail),
+        TimersError::Away(detail) => Failure::Away(detail),
+        TimersError::NoIndex(detail) => Failure::NoIndex(detail),
+        TimersError::Busy(detail) => Failure::Busy(detail),
+        // About times of timers, which nobody asks of tasks.
+        TimersError::NotPending(_) => Failure::Moving("the task is not pending".to_owned()),
+        TimersError::Refused(_, detail) => Failure::Moving(detail),
+    }
+}
+
+fn status_in_index(status: TaskStatus) -> timers::TaskStatus {
+    match status {
+        TaskStatus::Delay => timers::TaskStatus::Delay,
+        TaskStatus::Ready => timers::TaskStatus::Ready,
+        TaskStatus::Running => timers::TaskStatus::Running,
+        TaskStatus::Finished => timers::TaskStatus::Finished,
+        TaskStatus::Failed => timers::TaskStatus::Failed,
+        TaskStatus::Cancelled => timers::TaskStatus::Cancelled,
+        TaskStatus::Expired => timers::TaskStatus::Expired,
+    }
+}
+
+fn status_shown(status: timers::TaskStatus) -> TaskStatus {
+    match status {
+        timers::TaskStatus::Delay => TaskStatus::Delay,
+        timers::TaskStatus::Ready => TaskStatus::Ready,
+        timers::TaskStatus::Running => TaskStatus::Running,
+        timers::TaskStatus::Finished => TaskStatus::Finished,
+        timers::TaskStatus::Failed => TaskStatus::Failed,
+        timers::TaskStatus::Cancelled => TaskStatus::Cancelled,
+        timers::TaskStatus::Expired => TaskStatus::Expired,
+    }
+}
+
+/// A task as callers see it at a time.
+fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
+    let TaskRecord { timer, attempts, .. } = task;
+    let progress = timer.task.unwrap_or_default();
+    let spec = task.spec.as_deref().and_then(|spec| Spec::parse(spec.as_bytes()).ok());
+    let status = timers::TaskStatus::of(timer, now);
+    let group = group_of(timer.label.as_deref());
+    let named = |of_spec: Option<&str>, of_label: Option<&str>| {
+        of_spec.or(of_label).unwrap_or_default().to_owned()
+    };
+    let project = named(spec.as_ref().map(Spec::project), group.map(|(project, _)| project));
+    let service = spec.as_ref().and_then(Spec::service);
+    let waits_for = match status {
+        timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
+        timers::TaskStatus::Ready if registry.paused(&project, service) => Some(WaitsFor::Paused),
+        timers::TaskStatus::Ready => Some(WaitsFor::Limit),
+        _ => None,
+    };
+    let attempts: Vec<Attempt> = attempts.iter().map(attempt).collect();
+    TaskView {
+        task_id: task.id.to_string(),
+        task_type: spec.as_ref().map(Spec::type_name).unwrap_or("unknown").to_owned(),
+        task_status: status_shown(status),
+        trigger_at: timer.due.0,
+        group: named(spec.as_ref().map(Spec::group), group.map(|(_, group)| group)),
+        request_id: spec.as_ref().and_then(Spec::request_id).map(str::to_owned),
+        created_at: timer.version.first_appended.0,
+        retry: spec.as_ref().and_then(Spec::retry).map(retry),
+        turn: progress.turn,
+        attempts_total: progress.attempts,
+        failures: progress.failures,
+        rounds: progress.rounds,
+        interruptions: progress.interruptions.into(),
+        next_at: (!status.is_final()).then_some(progress.next_at.0),
+        waits_for,
+        ended_at: status.is_final().then(|| timer.shown_since().0),
+        code: timer.code.map(|code| code.as_str().to_owned()),
+        last: attempts.last().cloned(),
+        attempts,
+        project,
+    }
+}
+
+fn retry(of: &Retry) -> RetryInfo {
+    RetryInfo {
+        count: Some(of.count()),
+        interval: Some(of.interval().into()),
+        backoff: Some(of.backoff().as_str().to_owned()),
+        max_interval: Some(of.max_interval().into()),
+        jitter: Some(f64::from(of.jitter_thousandths()) / 1_000.0),
+    }
+}
+
+fn attempt(of: &timers::Attempt) -> Attempt {
+    let result = &of.result;
+    Attempt {
+        turn: of.turn,
+        started: result.started.map(|at| at.0),
+        ended: result.ended.map(|at| at.0),
+        status: result.status,
+        outcome: result.outcome.as_str().to_owned(),
+        error: result.error.clone(),
+        worker: result.worker.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::task::result::{Outcome, TaskResult};
+    use crate::engine::task::scope::TasksPartition;
+    use crate::engine::timers::{HeldBy, LaneTimer, Progress, Timer, TimerId, TimerState, Version};
+    use crate::engine::{Lane, Offset};
+
+    fn record(state: TimerState, progress: Progress) -> TaskRecord {
+        let timer_id = TimerId([1; 16]);
+        let timer = Timer {
+            timer_id,
+            state,
+            version: Version { first_appended: UnixMillis(5), offset: Offset(1) },
+            supersedes: None,
+            due: UnixMillis(100),
+            since: UnixMillis(200),
+            target: "shop/billing".into(),
+            label: Some("shop/orders".into()),
+            id: b"9f2c".as_slice().into(),
+            key: None,
+            key_cut: false,
+            code: None,
+            task: Some(progress),
+        };
+        let spec = r#"{"type":"http","project":"shop","group":"orders","request_id":"a","service":"billing","path":"/x","retry":{"count":3,"interval":5}}"#;
+        let result = TaskResult {
+            started: Some(UnixMillis(101)),
+            status: Some(503),
+            worker: Some("w".to_owned()),
+            ..TaskResult::new(Outcome::Failed)
+        };
+        let attempt = timers::Attempt { timer_id, turn: 2, number: 1, result };
+        let of = LaneTimer { lane: Lane(0), timer };
+        TaskRecord::new(of, Some(spec.into()), vec![attempt]).unwrap()
+    }
+
+    fn shown(state: TimerState, progress: Progress, now: u64) -> TaskView {
+        view(&record(state, progress), UnixMillis(now), &Registry::default())
+    }
+
+    #[test]
+    fn a_task_is_shown_with_its_specification_its_progress_and_its_attempts() {
+        let progress = Progress {
+            turn: 2,
+            attempts: 1,
+            failures: 1,
+            begun: true,
+            next_at: UnixMillis(300),
+            ..Progress::default()
+        };
+        let of = shown(TimerState::Delay, progress, 250);
+        assert_eq!(
+            (&*of.task_id, &*of.task_type, of.task_status),
+            ("9f2c", "http", TaskStatus::Delay)
+        );
+        assert_eq!(
+            (&*of.project, &*of.group, of.request_id.as_deref()),
+            ("shop", "orders", Some("a"))
+        );
+        assert_eq!((of.trigger_at, of.created_at, of.next_at), (100, 5, Some(300)));
+        assert_eq!((of.turn, of.attempts_total, of.failures), (2, 1, 1));
+        assert_eq!(of.retry.and_then(|retry| retry.count), Some(3));
+        let last = of.last.unwrap();
+        assert_eq!((last.turn, last.status, &*last.outcome), (2, Some(503), "failed"));
+        assert_eq!(of.attempts, [last]);
+        assert_eq!((of.waits_for, of.ended_at), (None, None));
+        let of = shown(TimerState::Delivered, progress, 250);
+        assert_eq!(
+            (of.task_status, of.ended_at, of.next_at),
+            (TaskStatus::Finished, Some(200), None)
+        );
+    }
+
+    #[test]
+    fn a_task_that_is_due_says_what_it_waits_for() {
+        let held = Some(HeldBy { partition: TasksPartition(0), credits: 1 });
+        let due = Progress { next_at: UnixMillis(100), ..Progress::default() };
+        let ready = Progress { held, ..due };
+        let running = Progress { open: true, ..ready };
+        let of = |progress, now| {
+            let of = shown(TimerState::Delay, progress, now);
+            (of.task_status, of.waits_for)
+        };
+        assert_eq!(of(due, 99), (TaskStatus::Delay, None));
+        assert_eq!(of(due, 100), (TaskStatus::Ready, Some(WaitsFor::Limit)));
+        assert_eq!(of(ready, 100), (TaskStatus::Ready, Some(WaitsFor::Worker)));
+        assert_eq!(of(running, 100), (TaskStatus::Running, None));
+        let paused = br#"{"version":1,"revision":1,"paused":true}"#;
+        let change = crate::engine::task::registry::read("project/shop", Some(paused)).unwrap();
+        let mut registry = Registry::default();
+        registry.apply(change).unwrap();
+        let of = view(&record(TimerState::Delay, due), UnixMillis(100), &registry);
+        assert_eq!(of.waits_for, Some(WaitsFor::Paused));
+    }
+}
