@@ -11,6 +11,7 @@ pub mod instance;
 pub mod lanes;
 mod tasks;
 mod timers;
+mod workers;
 
 use std::future::Future;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use crossbeam_channel::TryRecvError;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
@@ -35,6 +37,7 @@ use instance::Instance;
 use lanes::Started;
 use tasks::TasksOfInstance;
 use timers::TimersOfInstance;
+use workers::Worker;
 
 /// How often what was recorded is moved into the histograms' buckets, so that it does not pile up between scrapes.
 const TIDY_EVERY: Duration = Duration::from_secs(5);
@@ -68,7 +71,7 @@ pub enum Error {
     /// No lane thread runs; the source says what to do.
     #[error("could not start")]
     Start(#[from] lanes::Error),
-    /// A lane thread cannot go on, and all were stopped. What was in flight is taken over by others.
+    /// A lane thread or the worker cannot go on, and all were stopped. What was in flight is taken over by others.
     #[error("a lane thread cannot go on")]
     Lanes(#[from] member::Error),
     /// The namespace's meta topic was made again, and has another secret: what this process would seal from now on nobody who starts
@@ -138,7 +141,7 @@ pub async fn run_reloading(
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let tasks = Some(TasksOfInstance::new(&known).rooms());
+    let tasks = config.roles.api.then(|| TasksOfInstance::new(&known).rooms());
     let rooms = Rooms { timers, tasks };
     let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
@@ -160,14 +163,17 @@ async fn lanes(
     stop: impl Future<Output = ()>,
 ) -> Result<(), Error> {
     let mut stop = pin!(stop);
-    let (threads, drain) = (config.threads, Duration::from_millis(config.drain.0) + LEAVE_MAX);
+    let threads = if config.roles.lanes { config.threads } else { 0 };
+    let drain = Duration::from_millis(config.drain.0) + LEAVE_MAX;
+    let runtime = Handle::current();
     let stopping = Arc::new(AtomicBool::new(false));
     let mut now = config.clone();
     // A caller that drops the future has given up on it.
     let _abandoned = Abandoned(Arc::clone(&stopping), Arc::clone(health));
     let (told, waits) = (Arc::clone(&stopping), Arc::clone(health));
-    let mut starting =
-        spawn_blocking(move || lanes::start(&config, advertise, &told, |why| waits.waits(why)));
+    let mut starting = spawn_blocking(move || {
+        lanes::start(&config, advertise, (&runtime, &told), |why| waits.waits(why))
+    });
     let started = tokio::select! {
         started = &mut starting => started,
         () = &mut stop => {
@@ -175,24 +181,26 @@ async fn lanes(
             stopping.store(true, Ordering::Relaxed);
             // What it asks Kafka cannot be interrupted; nothing has been read yet.
             return match tokio::time::timeout(drain, starting).await {
-                Ok(Ok(Ok(Started { lane_threads, instance, members, .. }))) => {
-                    lane_threads.stop();
-                    let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
-                    drained(drain, watch_threads(lane_threads, instance, members, threads)).await
+                Ok(Ok(Ok(Started { lane_threads, worker, instance, members, .. }))) => {
+                    let of_lanes = (Arc::new(lane_threads), threads);
+                    let running = Threads { of_lanes, worker: worker.map(Arc::new) };
+                    running.stop();
+                    drained(drain, watch_threads(running, instance, Arc::new(members))).await
                 }
                 _ => Ok(()),
             };
         }
     };
-    let Started { lane_threads, service, instance, members, secret } =
+    let Started { lane_threads, service, worker, instance, members, secret } =
         started.map_err(|_| Error::Died)??;
     let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
+    let threads =
+        Threads { of_lanes: (Arc::clone(&lane_threads), threads), worker: worker.map(Arc::new) };
     health.started(Arc::clone(&lane_threads));
     let name = instance.name.clone();
     let ours = secret.clone();
     known.started(Arc::clone(&lane_threads), service, Arc::clone(&members), name, secret);
-    let mut running =
-        watch_threads(Arc::clone(&lane_threads), instance, Arc::clone(&members), threads);
+    let mut running = watch_threads(threads.clone(), instance, Arc::clone(&members));
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
     let why = loop {
         tokio::select! {
@@ -212,7 +220,7 @@ async fn lanes(
     };
     tracing::info!("stopping");
     health.stops();
-    lane_threads.stop();
+    threads.stop();
     let ended = drained(drain, running).await;
     why.and(ended)
 }
@@ -292,18 +300,48 @@ impl Drop for Abandoned {
     }
 }
 
-/// Waits for every lane thread's end; the first that cannot go on stops the others.
+/// The threads of a process that are members of a group.
+#[derive(Clone)]
+struct Threads {
+    /// The lane threads, and how many there are.
+    of_lanes: (Arc<LaneThreads>, u16),
+    worker: Option<Arc<Worker>>,
+}
+
+impl Threads {
+    /// Tells all to finish what they have begun, and to leave.
+    fn stop(&self) {
+        self.of_lanes.0.stop();
+        if let Some(worker) = &self.worker {
+            worker.stop();
+        }
+    }
+
+    /// Waits until one has ended.
+    async fn ends(&self) {
+        let worker = async {
+            match &self.worker {
+                Some(worker) => worker.ends().await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! { () = self.of_lanes.0.ends() => {}, () = worker => {} }
+    }
+}
+
+/// Waits for every thread's end; the first that cannot go on stops the others.
 ///
 /// The instance's name is held until then, so that nobody takes it while a thread still uses it; then the others are told
 /// that it has left.
 fn watch_threads(
-    lane_threads: Arc<LaneThreads>,
+    threads: Threads,
     instance: Instance,
     members: Arc<Members>,
-    threads: u16,
 ) -> JoinHandle<Result<(), Error>> {
-    let watching = Arc::clone(&lane_threads);
-    let watched = Watched { lane_threads, instance, members, left: threads, first: Ok(()) };
+    let watching = threads.clone();
+    let left = threads.of_lanes.1;
+    let has_worker = threads.worker.is_some();
+    let watched = Watched { threads, instance, members, left, has_worker, first: Ok(()) };
     let mut watch = Watch(Some(watched));
     tokio::spawn(async move {
         while watch.0.as_mut().is_some_and(Watched::is_running) {
@@ -315,13 +353,15 @@ fn watch_threads(
     })
 }
 
-/// The lane threads that run, and what is to be done after the last one.
+/// The threads that run, and what is to be done after the last one.
 struct Watched {
-    lane_threads: Arc<LaneThreads>,
+    threads: Threads,
     instance: Instance,
     members: Arc<Members>,
-    /// How many have not ended yet.
+    /// How many lane threads have not ended yet.
     left: u16,
+    /// The worker has not ended yet.
+    has_worker: bool,
     first: Result<(), Error>,
 }
 
@@ -329,19 +369,35 @@ impl Watched {
     /// Whether a thread runs. Does not wait.
     fn is_running(&mut self) -> bool {
         while self.left > 0 {
-            match self.lane_threads.ended().try_recv() {
-                Ok(ended) => self.note(ended.map_err(Error::from)),
-                Err(TryRecvError::Disconnected) => self.note(Err(Error::Died)),
-                Err(TryRecvError::Empty) => return true,
+            match self.threads.of_lanes.0.ended().try_recv() {
+                Ok(ended) => self.note_lanes(ended.map_err(Error::from)),
+                Err(TryRecvError::Disconnected) => self.note_lanes(Err(Error::Died)),
+                Err(TryRecvError::Empty) => break,
             }
         }
-        false
+        if let Some(worker) = self.threads.worker.clone().filter(|_| self.has_worker) {
+            match worker.ended().try_recv() {
+                Ok(ended) => self.note_worker(ended.map_err(Error::from)),
+                Err(TryRecvError::Disconnected) => self.note_worker(Err(Error::Died)),
+                Err(TryRecvError::Empty) => {}
+            }
+        }
+        self.left > 0 || self.has_worker
+    }
+
+    fn note_lanes(&mut self, ended: Result<(), Error>) {
+        self.left -= 1;
+        self.note(ended);
+    }
+
+    fn note_worker(&mut self, ended: Result<(), Error>) {
+        self.has_worker = false;
+        self.note(ended);
     }
 
     fn note(&mut self, ended: Result<(), Error>) {
-        self.left -= 1;
         if ended.is_err() {
-            self.lane_threads.stop();
+            self.threads.stop();
             if self.first.is_ok() {
                 self.first = ended;
             }
@@ -351,8 +407,13 @@ impl Watched {
     /// Waits for the threads that still run, and says farewell.
     fn end(mut self) -> Result<(), Error> {
         while self.left > 0 {
-            let ended = self.lane_threads.ended().recv();
-            self.note(ended.map_err(|_| Error::Died).and_then(|ended| ended.map_err(Error::from)));
+            let ended = self.threads.of_lanes.0.ended().recv();
+            let ended = ended.map_err(|_| Error::Died);
+            self.note_lanes(ended.and_then(|ended| ended.map_err(Error::from)));
+        }
+        if let Some(worker) = self.threads.worker.clone().filter(|_| self.has_worker) {
+            let ended = worker.ended().recv().map_err(|_| Error::Died);
+            self.note_worker(ended.and_then(|ended| ended.map_err(Error::from)));
         }
         self.members.leave();
         drop(self.instance);

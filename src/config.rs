@@ -99,6 +99,13 @@ pub struct Config {
     /// Range: `host:port`; at most 260 bytes.
     pub advertise: Option<String>,
 
+    /// What this process does: `lanes` holds records and timers, `worker` makes the calls of tasks, `api` takes tasks over HTTP.
+    /// Health and metrics are served in any case. Without `lanes` it has no lane thread, whatever `threads` says.
+    ///
+    /// Default: `lanes,worker,api`. Range: one or more of these, with commas; `lanes` or `worker` among them.
+    #[serde(deserialize_with = "text::one")]
+    pub roles: Roles,
+
     /// Lane threads in this process, each a member of the group with a consumer and a producer of its own. More
     /// than there are lanes are idle.
     ///
@@ -421,6 +428,23 @@ impl fmt::Display for Delivery {
     }
 }
 
+/// What a process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Roles {
+    /// It holds records and timers.
+    pub lanes: bool,
+    /// It makes the calls of tasks.
+    pub worker: bool,
+    /// It takes tasks over HTTP.
+    pub api: bool,
+}
+
+impl Default for Roles {
+    fn default() -> Self {
+        Self { lanes: true, worker: true, api: true }
+    }
+}
+
 /// What is remembered of records that have an id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Tracking {
@@ -487,6 +511,7 @@ impl Default for Config {
             http_unauthenticated: false,
             http_hosts: Vec::new(),
             advertise: None,
+            roles: Roles::default(),
             threads: 1,
             delivery: Delivery::ExactlyOnce,
             tracking: Tracking::Full,
@@ -589,7 +614,7 @@ impl Config {
         let Self {
             allow: _, allow_all: _, api: _,
             brokers, namespace, data_dir, instance, http, http_unauthenticated, http_hosts, advertise,
-            threads, delivery, tracking, history, max_tracked, settle, order, foreign_wait, weak_topics,
+            roles, threads, delivery, tracking, history, max_tracked, settle, order, foreign_wait, weak_topics,
             max_delay, horizon, lead, hop_linger, memory, ladder, lanes, intakes, kafka, session_timeout,
             transaction_timeout, commit_interval, callbacks, secrets, log, drain,
         } = other;
@@ -603,6 +628,7 @@ impl Config {
             ("http-unauthenticated", new.http_unauthenticated != *http_unauthenticated),
             ("http-hosts",           new.http_hosts           != *http_hosts),
             ("advertise",            new.advertise            != *advertise),
+            ("roles",                new.roles                != *roles),
             ("threads",              new.threads              != *threads),
             ("delivery",             new.delivery             != *delivery),
             ("tracking",             new.tracking             != *tracking),

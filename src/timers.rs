@@ -26,7 +26,7 @@ use crossbeam_channel::Sender;
 use crate::engine::timers::TimerId;
 use crate::engine::{After, Answer, Lane, Offset, Source, UnixMillis};
 use crate::kafka::member::{AssignmentEvent, TakenOver, Timers};
-use crate::kafka::{ClusterView, KafkaError, LaneThreads, Settings};
+use crate::kafka::{ClusterView, KafkaError, LaneThreads, Settings, WorkerView};
 
 pub use changelog::Indexing;
 pub use service::Service;
@@ -35,14 +35,15 @@ use changelog::Follower;
 use replies::{Done, Replies};
 
 /// Starts the lane threads, and what keeps the timers of their lanes and answers for them. Without an index what was
-/// cancelled is read from the changelog's start whenever lanes are taken over.
+/// cancelled is read from the changelog's start whenever lanes are taken over. Also gives what a worker of this process shares with
+/// them.
 ///
 /// # Errors
 /// A client could not be made: the configuration is wrong. Nothing runs then.
 pub fn start(
     settings: &Settings,
     indexing: Option<Indexing>,
-) -> Result<(LaneThreads, Arc<Service>), KafkaError> {
+) -> Result<(LaneThreads, Arc<Service>, WorkerView), KafkaError> {
     let view = ClusterView::new(settings)?;
     let setup = &settings.setup;
     let replies = Arc::new(Replies::new(setup.lanes));
@@ -68,8 +69,9 @@ pub fn start(
     });
     // The lane threads alone hold it: the last of them to end closes the index.
     let keeper = Arc::new(Keeper { follower, replies });
+    let for_worker = view.for_worker();
     let lane_threads = LaneThreads::start(settings, view, keeper)?;
-    Ok((lane_threads, Arc::new(service)))
+    Ok((lane_threads, Arc::new(service), for_worker))
 }
 
 /// What lane threads speak to.

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
+
 use crate::config::{self, Config, Delivery, MAIN_INTAKE};
 use crate::engine::allow::{Allow, BadPattern};
 use crate::engine::ladder::Ladder;
@@ -16,6 +18,7 @@ use crate::kafka::{self, BrokerClock, Connection, LaneThreads, Member, Members, 
 use crate::timers::{self, Indexing, Service, index};
 
 use super::instance::{self, Instance};
+use super::workers::{self, Worker};
 
 /// Kafka is asked again after this long when it does not answer at the start.
 const RETRY_EVERY: Duration = Duration::from_secs(1);
@@ -54,6 +57,9 @@ pub enum Error {
     /// The index cannot be used, and a person must mend that.
     #[error("no index")]
     Index(#[from] index::Error),
+    /// Calls of tasks cannot be made.
+    #[error("no worker")]
+    Worker(#[from] workers::Error),
     /// A client could not be made.
     #[error("could not make a Kafka client")]
     Client(#[source] kafka::KafkaError),
@@ -96,6 +102,8 @@ pub struct Started {
     pub service: Arc<Service>,
     /// The name of this process, for as long as they run.
     pub instance: Instance,
+    /// Makes the calls of tasks, where this process has that role.
+    pub worker: Option<Worker>,
     /// Tells the others, and knows them.
     pub members: Members,
     /// The secret of the namespace.
@@ -116,7 +124,7 @@ fn lost_after() -> Millis {
 pub fn start(
     config: &Config,
     address: String,
-    stopping: &AtomicBool,
+    (runtime, stopping): (&Handle, &AtomicBool),
     waits: impl Fn(&str),
 ) -> Result<Started, Error> {
     let fresh = uuid::Uuid::new_v4().simple().to_string();
@@ -177,16 +185,17 @@ pub fn start(
     let names = topics::Names::new(&config.namespace);
     let watched = Some(Wanted { names, specs: in_force.specs });
     let settings = Settings { watched, first_intake, ..settings };
+    let has_worker = config.roles.worker && in_force.tasks && workers::are_possible(config);
     let me = Member {
         instance: instance.name.clone(),
         incarnation: settings.incarnation.clone(),
         address,
         lanes: Vec::new(),
-        threads: config.threads,
+        threads: if config.roles.lanes { config.threads } else { 0 },
         allow: None,
         max_delay: Some(config.max_delay),
         tasks: true,
-        worker: false,
+        worker: has_worker,
     };
     tracing::info!(
         instance = instance.name,
@@ -198,9 +207,17 @@ pub fn start(
         advertise = me.address,
         "starting"
     );
-    let (lane_threads, service) = timers::start(&settings, indexing).map_err(Error::Client)?;
+    let (lane_threads, service, view) =
+        timers::start(&settings, indexing).map_err(Error::Client)?;
     let members = lane_threads.announce(me).map_err(Error::Client)?;
-    Ok(Started { lane_threads, service, instance, members, secret: in_force.secret })
+    let worker = match has_worker {
+        true => {
+            let registry = members.registry();
+            Some(workers::start(config, &settings, view, registry, (runtime, stopping))?)
+        }
+        false => None,
+    };
+    Ok(Started { lane_threads, service, worker, instance, members, secret: in_force.secret })
 }
 
 /// Refuses topics in which one broker alone may have what was acknowledged.
@@ -285,7 +302,7 @@ pub fn settings(
             Delivery::ExactlyOnce => kafka::Delivery::ExactlyOnce,
             Delivery::AtLeastOnce => kafka::Delivery::AtLeastOnce,
         },
-        threads: usize::from(config.threads),
+        threads: if config.roles.lanes { usize::from(config.threads) } else { 0 },
         session_timeout: duration(config.session_timeout),
         transaction_timeout: duration(config.transaction_timeout),
         drain: duration(config.drain),

@@ -46,6 +46,9 @@ pub(super) struct Run {
     /// [env: WATERCLOCK_WEAK_TOPICS]
     #[arg(long)]
     weak_topics: bool,
+    /// What this process does: lanes, worker, api [env: WATERCLOCK_ROLES] [default: lanes,worker,api]
+    #[arg(long, value_name = "ROLES")]
+    roles: Option<String>,
     /// Lane threads in this process [env: WATERCLOCK_THREADS] [default: 1]
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     threads: Option<String>,
@@ -71,6 +74,7 @@ impl Run {
             allow,
             allow_all,
             weak_topics,
+            roles,
             threads,
             delivery,
             log_format,
@@ -82,6 +86,7 @@ impl Run {
             allow,
             allow_all,
             weak_topics,
+            roles,
             threads,
             delivery,
             log_format,

@@ -36,6 +36,8 @@ pub struct Overrides {
     pub http: Option<String>,
     /// `--http-unauthenticated`.
     pub http_unauthenticated: bool,
+    /// `--roles`.
+    pub roles: Option<String>,
     /// `--threads`.
     pub threads: Option<String>,
     /// `--delivery`.
@@ -403,6 +405,7 @@ fn of_flags(flags: Overrides) -> Dict {
         data_dir,
         http,
         http_unauthenticated,
+        roles,
         threads,
         delivery,
         log_format,
@@ -415,6 +418,7 @@ fn of_flags(flags: Overrides) -> Dict {
         ("namespace", namespace),
         ("data-dir", data_dir),
         ("http", http),
+        ("roles", roles),
         ("threads", threads),
         ("delivery", delivery),
     ];

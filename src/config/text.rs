@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 
-use super::{Delivery, LadderConfig, LogFormat, LogLevel, Order, TokenRole, Tracking};
+use super::{Delivery, LadderConfig, LogFormat, LogLevel, Order, Roles, TokenRole, Tracking};
 use crate::engine::{Millis, header};
 use crate::kafka::settings::Secret;
 
@@ -97,6 +97,26 @@ impl Text for Tracking {
             "cancellations" => Some(Self::Cancellations),
             _ => None,
         }
+    }
+}
+
+impl Text for Roles {
+    const WANT: &'static str =
+        "one or more of lanes, worker and api, with commas; lanes or worker among them";
+    fn read(text: &str) -> Option<Self> {
+        let mut roles = Self { lanes: false, worker: false, api: false };
+        for role in text.split(',').map(str::trim) {
+            let of = match role {
+                "lanes" => &mut roles.lanes,
+                "worker" => &mut roles.worker,
+                "api" => &mut roles.api,
+                _ => return None,
+            };
+            if std::mem::replace(of, true) {
+                return None;
+            }
+        }
+        (roles.lanes || roles.worker).then_some(roles)
     }
 }
 

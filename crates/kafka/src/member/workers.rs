@@ -13,6 +13,7 @@ use super::Delivery;
 use super::lanes::End;
 use super::thread::{self, Calls, Ended, Plan, Shared, Status, WorkParts};
 use crate::client::Connection;
+use crate::cluster::BrokerClock;
 use waterclock_engine::member::WORKER;
 use waterclock_engine::task::registry::Registry;
 use waterclock_engine::work::WorkLimits;
@@ -86,6 +87,14 @@ pub struct WorkerParts {
 /// What a worker shares with the lane threads of its process.
 #[derive(Clone, Debug)]
 pub struct WorkerView(pub(super) Shared);
+
+impl WorkerView {
+    /// The brokers' time.
+    #[must_use]
+    pub fn clock(&self) -> &Arc<BrokerClock> {
+        &self.0.clock
+    }
+}
 
 /// The worker of a process, running.
 #[derive(Debug)]
