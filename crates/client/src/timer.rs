@@ -141,6 +141,7 @@ mod tests {
             key: None,
             key_cut: false,
             code: None,
+            task: None,
         };
         let plain = r#""state":"delay","target":"out","due":10,"lane":3,"label":null,"version":"9-42","since":9"#;
         let key = |key: &[u8]| timers::Timer { key: Some(key.into()), ..timer.clone() };
