@@ -141,7 +141,7 @@ pub async fn run_reloading(
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let tasks = config.roles.api.then(|| TasksOfInstance::new(&known).rooms());
+    let tasks = config.roles.api.then(|| TasksOfInstance::new(&known).rooms(&config));
     let rooms = Rooms { timers, tasks };
     let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));

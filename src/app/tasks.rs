@@ -15,6 +15,7 @@ use crate::api::tasks::{Desk, Failure, Tasks};
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
 use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
 use crate::api::timers::token::BadToken;
+use crate::config::Config;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::retry::Retry;
@@ -24,6 +25,7 @@ use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{SubmitError, meta};
 use crate::timers::service::{self, Service};
+use crate::worker::Guard;
 
 /// How long Kafka may take to acknowledge creates, and a cancel.
 const WRITE_MAX: Duration = Duration::from_secs(10);
@@ -44,13 +46,19 @@ impl TasksOfInstance {
     }
 
     /// What the rooms of tasks and projects need.
-    pub(super) fn rooms(self) -> Tasks {
+    pub(super) fn rooms(self, config: &Config) -> Tasks {
         let this = Arc::new(self);
+        let callbacks = &config.callbacks;
+        // The configuration was checked when it was loaded.
+        let guard = Guard::new(&callbacks.networks, callbacks.hosts.as_deref()).ok();
         Tasks {
             desk: Arc::clone(&this) as Arc<dyn Desk>,
             projects: this,
-            // Workers refuse it before each call, by the addresses that its name has then.
-            screen: Arc::new(|_| Ok(())),
+            // A name is looked at again before each call, by the addresses that it has then.
+            screen: Arc::new(move |url| match &guard {
+                Some(guard) => guard.url(url).map_err(|denied| denied.to_string()),
+                None => Ok(()),
+            }),
         }
     }
 

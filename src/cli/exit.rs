@@ -47,6 +47,6 @@ fn of_start(error: &lanes::Error) -> Exit {
         lanes::Error::Topics(_) | lanes::Error::Weak { .. } | lanes::Error::Allow { .. } => {
             Exit::Configuration
         }
-        lanes::Error::Client(_) => Exit::Internal,
+        lanes::Error::Client(_) | lanes::Error::Worker(_) => Exit::Internal,
     }
 }

@@ -61,7 +61,7 @@ mod program {
                 lanes::settings(&config, connection, ("demo", &directory_id), &incarnation, setup);
             let settings = Settings { embedded: is_embedded, ..settings };
             let started = timers::start(&settings, None);
-            let (lane_threads, _) = started
+            let (lane_threads, ..) = started
                 .map_err(|error| Failure::new(Exit::Unavailable, lanes::Error::Client(error)))?;
             Ok(lane_threads)
         }

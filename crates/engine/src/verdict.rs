@@ -67,6 +67,8 @@ pub(super) struct TaskPart {
     /// What stands for its body.
     pub(super) digest: [u8; 16],
     pub(super) project: Arc<str>,
+    /// Project and group, as lists show them.
+    pub(super) label: Box<str>,
     /// Whose limits its calls are under; `None`: it goes to a topic.
     pub(super) scope: Option<Scope>,
     /// The partition of that topic.
@@ -750,7 +752,7 @@ pub(super) fn timer_change(
         due: task.map_or(entry.due, |task| task.trigger),
         since: stage.since,
         target: &entry.target,
-        label: task.map_or(directive.label, |task| Some(task.project.as_bytes())),
+        label: task.map_or(directive.label, |task| Some(task.label.as_bytes())),
         id: directive.id?,
         key: entry.record.key(),
         code: stage.code,

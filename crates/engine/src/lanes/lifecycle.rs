@@ -209,8 +209,8 @@ impl Timers {
         if progress.turn == 0 && progress.attempts == 0 {
             return;
         }
-        let project = live.label.as_deref().unwrap_or_default();
-        let scope = scope_of(project, &live.target);
+        let label = live.label.as_deref().unwrap_or_default();
+        let scope = scope_of(label, &live.target);
         self.tasks.set(lane, live.timer_id, scope.as_ref(), progress);
         // No record of it stands in the line.
         self.table.set_here(lane, live.timer_id, progress.held.is_some());
@@ -219,8 +219,8 @@ impl Timers {
     /// Whose limits a pending task is under, if it makes calls.
     fn scope(&self, lane: Lane, timer_id: TimerId) -> Option<Scope> {
         let live = self.table.live(lane, timer_id)?;
-        let (target, project) = self.table.words(live);
-        scope_of(project.unwrap_or_default(), target)
+        let (target, label) = self.table.words(live);
+        scope_of(label.unwrap_or_default(), target)
     }
 
     /// A task is that far now.

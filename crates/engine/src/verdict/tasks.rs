@@ -191,7 +191,8 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
         spec::Kind::Http(_) => None,
     };
     let progress = Progress::default();
-    TaskPart { turn, trigger, digest, project, scope, partition, progress }
+    let label = format!("{}/{}", spec.project(), spec.group()).into();
+    TaskPart { turn, trigger, digest, project, label, scope, partition, progress }
 }
 
 /// What stands for the target of a task: its topic, or whom it calls. No topic has a colon in its name.
@@ -209,8 +210,9 @@ fn target_of(spec: &Spec) -> String {
 const SERVICE: &str = "service:";
 const HOST: &str = "host:";
 
-/// Whose limits a task is under, by what [`target_of`] wrote.
-pub(crate) fn scope_of(project: &str, target: &str) -> Option<Scope> {
+/// Whose limits a task is under, by its label and by what [`target_of`] wrote.
+pub(crate) fn scope_of(label: &str, target: &str) -> Option<Scope> {
+    let (project, _) = label.split_once('/').unwrap_or((label, ""));
     let callee = match (target.strip_prefix(SERVICE), target.strip_prefix(HOST)) {
         (Some(service), _) => Callee::Service(service.into()),
         (None, Some(host)) => Callee::Host(host.into()),

@@ -214,12 +214,12 @@ impl LaneEngine {
     ) -> Result<(), Refusal> {
         let lane = entry.source.lane;
         let directive = super::super::header::read(entry.record.headers())?;
-        let project = entry.task.as_ref().map(|task| Arc::clone(&task.project));
+        let label = entry.task.as_ref().map(|task| task.label.clone());
         let definition = progress::definition_value(directive.task.unwrap_or_default());
         let stage = StateChange::new(TimerState::Delay, now);
         let said = verdict::timer_change(entry, &directive, stage);
         entry.decided = true;
-        self.timers.make_live(entry, timer_id, project.as_deref(), None);
+        self.timers.make_live(entry, timer_id, label.as_deref(), None);
         let key = progress::definition_key(timer_id);
         let definition = Record::new(Some(&key), Some(&definition), std::iter::empty());
         self.writes.push(PendingWrite::timer_change(lane, definition, ChangeReason::Created));
