@@ -325,6 +325,8 @@ fn the_tables_of_headers_are_what_the_program_knows() {
         header::DUE,
         header::FIRED,
         header::ATTEMPT,
+        header::TASK,
+        header::RESULT,
     ];
     assert_eq!(documented, known);
     for name in &documented {

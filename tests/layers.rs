@@ -124,18 +124,18 @@ const ROOMS: [&str; 8] =
 /// The modules of the engine, from the bottom to the top: each knows those below it. Two on one floor know each other: records
 /// wait in `targets` for what `verdict` is to say of them.
 #[rustfmt::skip]
-const ENGINE: [&str; 20] = [
-    "ids", "time", "record", "murmur2", "header", "state", "allow", "task", "timers", "ladder", "window", "work", "hold",
+const ENGINE: [&str; 21] = [
+    "ids", "time", "record", "murmur2", "header", "state", "allow", "task", "timers", "ladder", "window", "work", "sealed", "hold",
     "hop_buffer", "wheel", "setup", "messages", "member", "targets verdict", "lanes",
 ];
 /// The same for the modules of `lanes`: parts, below the engine that they are of, and above it the files that join them.
 #[rustfmt::skip]
-const LANES: [&str; 33] = [
+const LANES: [&str; 35] = [
     "figures", "rank", "margin", "handed", "suspects", "duplicates", "writes", "memory", "agenda", "partitions", "hops",
-    "reread", "builder", "batches", "behind", "inventory", "retention", "past", "lost", "lifecycle", "poison",
+    "reread", "builder", "batches", "behind", "inventory", "retention", "past", "lost", "tasks", "lifecycle", "poison",
     "intake_watermark", "strict_order", "admission",
     "LaneEngine",
-    "apply", "backpressure", "batch", "dead_letters", "firing", "lookups", "outage", "upkeep",
+    "apply", "backpressure", "batch", "dead_letters", "firing", "lookups", "outage", "task_steps", "upkeep",
 ];
 
 /// Every source file below a place, with its path from the root of the project.

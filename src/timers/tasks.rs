@@ -11,8 +11,8 @@ use tokio::time::sleep;
 
 use super::replies::Reply;
 use super::service::{Error, Service, Ticket};
+use crate::engine::sealed::{self, Submission};
 use crate::engine::task::id::TaskId;
-use crate::engine::task::sealed::{self, Submission};
 use crate::engine::timers::{TaskCancel, TaskFilter, TaskRecord, Timer, TimerId, TimerState};
 use crate::engine::{Lane, Outcome, Record, Source, TopicId};
 use crate::timers::index::{After, Reader, TaskListing};

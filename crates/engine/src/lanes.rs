@@ -53,6 +53,7 @@ mod reread;
 mod retention;
 mod strict_order;
 mod suspects;
+mod task_steps;
 mod tasks;
 mod upkeep;
 mod writes;

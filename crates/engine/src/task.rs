@@ -17,7 +17,6 @@ pub mod request;
 pub mod result;
 pub mod retry;
 pub mod scope;
-pub mod sealed;
 pub mod spec;
 
 pub use digest::digest;

@@ -758,7 +758,11 @@ pub(super) fn timer_change(
         code: stage.code,
         task: task.map(|task| {
             let turn = task.turn;
-            stage.task.unwrap_or(Progress { turn, next_at: entry.due, ..Progress::default() })
+            stage.task.unwrap_or_else(|| Progress {
+                turn,
+                next_at: entry.due,
+                ..Progress::default()
+            })
         }),
     };
     Some(timer_record(entry.timer_id?, &fields))

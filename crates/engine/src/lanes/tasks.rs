@@ -11,10 +11,7 @@
 //! 3. A put-off grows with how long its scope has been blocked, and with how many wait: a scope is asked for at a bounded rate,
 //!    however many tasks it has.
 
-mod decide;
-mod steps;
-#[cfg(test)]
-mod tests;
+pub(super) mod decide;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -53,7 +50,7 @@ const RATE_OVER: Millis = Millis(8_000);
 
 /// Whether a task may go to its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Permit {
+pub(super) enum Permit {
     /// To this partition, for so many credits.
     Go(HeldBy),
     /// It waits in memory.
@@ -189,6 +186,34 @@ impl Tasks {
         figures.tasks_credits = self.of_lanes.iter().map(|lane| lane.credits as usize).sum();
     }
 
+    /// Projects and services are others now, or were heard of for the first time.
+    pub(super) fn set_registry(&mut self, registry: Arc<Registry>) {
+        self.registry = registry;
+        self.is_known = true;
+    }
+
+    pub(super) fn registry(&self) -> &Arc<Registry> {
+        &self.registry
+    }
+
+    /// Whether projects and services were heard of.
+    pub(super) fn is_known(&self) -> bool {
+        self.is_known
+    }
+
+    /// Something was said of a turn that is over.
+    pub(super) fn count_stale(&mut self) {
+        self.counts.stale += 1;
+    }
+
+    pub(super) fn count_dispatched(&mut self) {
+        self.counts.dispatched += 1;
+    }
+
+    pub(super) fn count_put_off(&mut self) {
+        self.counts.put_off += 1;
+    }
+
     // How far they are.
 
     /// How far a pending task is; `None`: it was never dispatched.
@@ -249,12 +274,12 @@ impl Tasks {
     }
 
     /// A turn has ended.
-    fn turn_ended(&mut self, now: UnixMillis, lane: Lane, scope: &Scope) {
+    pub(super) fn turn_ended(&mut self, now: UnixMillis, lane: Lane, scope: &Scope) {
         self.scope(lane, scope).ended(now);
     }
 
     /// A worker could not call a task of this scope: none goes there until then, and few until it answers.
-    fn slow_down(&mut self, lane: Lane, scope: &Scope, until: UnixMillis) {
+    pub(super) fn slow_down(&mut self, lane: Lane, scope: &Scope, until: UnixMillis) {
         let state = self.scope(lane, scope);
         state.slow = Some(1);
         state.closed_until = until.max(state.closed_until);
@@ -282,7 +307,13 @@ impl Tasks {
     }
 
     /// Whether a task of so many bytes may go to its worker.
-    fn permit(&mut self, now: UnixMillis, lane: Lane, scope: &Scope, bytes: usize) -> Permit {
+    pub(super) fn permit(
+        &mut self,
+        now: UnixMillis,
+        lane: Lane,
+        scope: &Scope,
+        bytes: usize,
+    ) -> Permit {
         if !self.is_known {
             return Permit::PutOff(PUT_OFF_MIN);
         }
@@ -331,7 +362,7 @@ impl Tasks {
     }
 
     /// A task waits in memory until its scope has a credit.
-    fn wait(&mut self, scope: &Scope, entry: Box<PendingRecord>) {
+    pub(super) fn wait(&mut self, scope: &Scope, entry: Box<PendingRecord>) {
         let lane = entry.source.lane;
         if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
             of_lane.waiting += 1;
@@ -344,7 +375,7 @@ impl Tasks {
 
     /// Takes those out of memory that may find a credit now, the first due first.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    fn freed(&mut self, lane: Lane, scope: &Scope) -> Vec<Box<PendingRecord>> {
+    pub(super) fn freed(&mut self, lane: Lane, scope: &Scope) -> Vec<Box<PendingRecord>> {
         let most = SCOPE_CREDITS.1 as usize;
         self.take_waiting(lane, scope, most)
     }
@@ -371,14 +402,14 @@ impl Tasks {
     }
 
     /// When to look again at what waits in memory; `None`: nothing does.
-    fn look_at(&self) -> Option<UnixMillis> {
+    pub(super) fn look_at(&self) -> Option<UnixMillis> {
         let waits = self.of_lanes.iter().any(|lane| lane.waiting > 0);
         waits.then(|| self.looked + LOOK_EVERY)
     }
 
     /// Takes those out of memory of whose scope no worker holds a task: what would free them may have gone.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    fn look(&mut self, now: UnixMillis) -> Vec<Box<PendingRecord>> {
+    pub(super) fn look(&mut self, now: UnixMillis) -> Vec<Box<PendingRecord>> {
         if self.look_at().is_none_or(|at| at > now) {
             return Vec::new();
         }
@@ -393,7 +424,7 @@ impl Tasks {
 
     /// Takes all out of memory: who may go is another now. Scopes of which nothing is left are forgotten.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    fn reconsider(&mut self) -> Vec<Box<PendingRecord>> {
+    pub(super) fn reconsider(&mut self) -> Vec<Box<PendingRecord>> {
         self.scopes.retain(|_, state| !state.is_idle());
         let mut taken = Vec::new();
         for state in self.scopes.values_mut() {

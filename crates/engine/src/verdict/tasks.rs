@@ -7,10 +7,10 @@
 use std::sync::Arc;
 
 use super::super::header::{self, Code, Directive, Refusal, TimerAction};
+use super::super::sealed::{self, SUBMIT_MAX, bad_task};
 use super::super::setup::Setup;
 use super::super::state::{Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag};
 use super::super::task::result::TaskResult;
-use super::super::task::sealed::{self, SUBMIT_MAX, bad_task};
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{Progress, TimerId, Version};
 use super::super::work::{Callee, Scope};
@@ -28,7 +28,7 @@ pub(crate) enum TaskRecord {
     /// A command: the task is to be cancelled.
     Cancel(Box<PendingRecord>),
     /// What a worker says of a turn.
-    Result(Box<PendingRecord>, Spec, Box<TaskResult>),
+    Result(Box<PendingRecord>, Box<(Spec, TaskResult)>),
 }
 
 /// Whether a record has a state as those of tasks have.
@@ -56,7 +56,7 @@ pub(crate) fn read(
             Ok(match said {
                 Said::Cancel => TaskRecord::Cancel(entry),
                 Said::Copy => TaskRecord::Copy(entry),
-                Said::Result(spec, result) => TaskRecord::Result(entry, spec, result),
+                Said::Result(said) => TaskRecord::Result(entry, said),
             })
         }
     }
@@ -66,7 +66,7 @@ pub(crate) fn read(
 enum Said {
     Cancel,
     Copy,
-    Result(Spec, Box<TaskResult>),
+    Result(Box<(Spec, TaskResult)>),
 }
 
 fn parts(
@@ -144,7 +144,7 @@ fn parts(
             // A turn begins anew.
             entry.hops = 0;
             entry.due = appended;
-            Said::Result(spec, Box::new(result(&directive)?))
+            Said::Result(Box::new((spec, result(&directive)?)))
         }
         _ => Said::Copy,
     };

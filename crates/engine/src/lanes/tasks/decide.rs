@@ -18,7 +18,7 @@ const IN_DOUBT_MAX: u16 = 5;
 
 /// What becomes of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(in super::super) enum Next {
     /// Its call is open.
     Running(Progress),
     /// It waits for its next turn.
@@ -31,15 +31,15 @@ pub(super) enum Next {
 
 /// By which rules it is called again.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Policy<'a> {
-    pub(super) retry: &'a Retry,
-    pub(super) poll: Option<Poll>,
+pub(in super::super) struct Policy<'a> {
+    pub(in super::super) retry: &'a Retry,
+    pub(in super::super) poll: Option<Poll>,
     /// Decides what jitter takes away.
-    pub(super) luck: u64,
+    pub(in super::super) luck: u64,
 }
 
 /// What follows from a result that was appended then; and whether an attempt has ended by it.
-pub(super) fn decide(
+pub(in super::super) fn decide(
     progress: Progress,
     result: &TaskResult,
     policy: Policy<'_>,

@@ -22,8 +22,8 @@ use crate::member::rebalance::Taken;
 use crate::member::work_batches::WorkBatches;
 use batch::{Flying, Writer};
 use waterclock_engine::member::WorkRules;
+use waterclock_engine::sealed::{Work, read_work};
 use waterclock_engine::task::registry::Registry;
-use waterclock_engine::task::sealed::{Work, read_work};
 use waterclock_engine::work::{
     CallEnd, CallId, Now, Position, Taken as TakenPart, Task, WorkAction, WorkEngine, WorkEvent,
     WorkLimits,

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::WorkParts;
 use waterclock_engine::messages::DeadLetter;
+use waterclock_engine::sealed::result_record;
 use waterclock_engine::task::result::Outcome;
-use waterclock_engine::task::sealed::result_record;
 use waterclock_engine::work::{Entry, Said, WorkBatch};
 use waterclock_engine::{
     Batch, BatchId, Commit, Destination, HeaderRewrite, Lane, Produce, Record, Topics, UnixMillis,

@@ -13,12 +13,12 @@
 
 use std::sync::Arc;
 
-use super::digest;
-use super::id::TaskId;
-use super::result::{Outcome, TaskResult};
-use super::spec::{Scope as SpecScope, Spec};
 use crate::header::{self, Code, Directive, Refusal, TimerAction};
 use crate::state::{Bound, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag};
+use crate::task::digest;
+use crate::task::id::TaskId;
+use crate::task::result::{Outcome, TaskResult};
+use crate::task::spec::{Scope as SpecScope, Spec};
 use crate::timers::{TimerId, Version};
 use crate::work::{Callee, Dispatch, Said, Scope, Task, Turn};
 use crate::{Lane, Record, UnixMillis};

@@ -8,33 +8,32 @@
 
 use std::sync::Arc;
 
-use super::super::super::header::{Code, Refusal};
-use super::super::super::messages::{
-    Action, ChangeReason, Destination, HeaderRewrite, Outcome, Produce,
-};
-use super::super::super::state::TaskState;
-use super::super::super::task::result::{Outcome as CallOutcome, TaskResult};
-use super::super::super::task::retry::Retry;
-use super::super::super::task::sealed;
-use super::super::super::task::spec::{self, Spec};
-use super::super::super::timers::{
+use super::super::header::{Code, Refusal};
+use super::super::messages::{Action, ChangeReason, Destination, HeaderRewrite, Outcome, Produce};
+use super::super::sealed;
+use super::super::state::TaskState;
+use super::super::task::registry::Registry;
+use super::super::task::result::{Outcome as CallOutcome, TaskResult};
+use super::super::task::retry::Retry;
+use super::super::task::spec::{self, Spec};
+use super::super::timers::{
     Attempt, CancelMark, Change, Pending, Progress, TimerFields, TimerId, TimerState, progress,
 };
-use super::super::super::verdict::tasks::{self as read, TaskRecord};
-use super::super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
-use super::super::super::work::Turn;
-use super::super::builder::BatchBuilder;
-use super::super::hops::{PUT_OFF_MAX, last_for_overdue};
-use super::super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
-use super::super::past::Waiting;
-use super::super::writes::PendingWrite;
-use super::super::{Lane, LaneEngine, Offset, Record, Source, UnixMillis};
-use super::decide::{Next, Policy, decide};
-use super::{Millis, Permit, Registry};
+use super::super::verdict::tasks::{self as read, TaskRecord};
+use super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
+use super::super::work::Turn;
+use super::builder::BatchBuilder;
+use super::hops::{PUT_OFF_MAX, last_for_overdue};
+use super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
+use super::past::Waiting;
+use super::tasks::Permit;
+use super::tasks::decide::{Next, Policy, decide};
+use super::writes::PendingWrite;
+use super::{Lane, LaneEngine, Millis, Offset, Record, Source, UnixMillis};
 
 impl LaneEngine {
     /// Takes a record of a task that its partition let go, or a record of a topic where only such records stand.
-    pub(in super::super) fn accept_task(
+    pub(super) fn accept_task(
         &mut self,
         now: UnixMillis,
         at: (Source, Offset),
@@ -53,28 +52,28 @@ impl LaneEngine {
                 let entry = self.with_version(entry);
                 self.admit_task(now, entry, out);
             }
-            Ok(TaskRecord::Result(entry, spec, result)) => {
-                self.report(now, entry, &spec, *result);
+            Ok(TaskRecord::Result(entry, said)) => {
+                let (spec, result) = *said;
+                self.report(now, entry, &spec, result);
             }
         }
     }
 
     /// Whether a record is to be taken as that of a task.
-    pub(in super::super) fn is_of_task(&self, source: Source, record: &Record) -> bool {
+    pub(super) fn is_of_task(&self, source: Source, record: &Record) -> bool {
         self.setup.topics.results() == Some(source.topic) || read::is_of_task(record)
     }
 
     /// Projects and services are others now.
-    pub(in super::super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
-        self.timers.tasks.registry = registry;
-        self.timers.tasks.is_known = true;
+    pub(super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
+        self.timers.tasks.set_registry(registry);
         let waiting = self.timers.tasks.reconsider();
         self.agenda.put_back(waiting);
         self.agenda.wake(now);
     }
 
     /// Admits a submission, a copy or a cancel, once all is known that counts for it.
-    pub(in super::super) fn admit_task(
+    pub(super) fn admit_task(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
@@ -125,7 +124,7 @@ impl LaneEngine {
 
     /// A copy that counts no more, or a result of a turn that is over.
     fn stale(&mut self, entry: &PendingRecord) {
-        self.timers.tasks.counts.stale += 1;
+        self.timers.tasks.count_stale();
         self.finish(entry, None);
     }
 
@@ -195,7 +194,7 @@ impl LaneEngine {
         }
         self.facts().room()?;
         let Some(task) = &entry.task else { return Ok(()) };
-        let project = self.timers.tasks.registry.project(&task.project);
+        let project = self.timers.tasks.registry().project(&task.project);
         if project.is_deleted {
             return Err(project_deleted(&task.project));
         }
@@ -213,7 +212,7 @@ impl LaneEngine {
         timer_id: TimerId,
     ) -> Result<(), Refusal> {
         let lane = entry.source.lane;
-        let directive = super::super::header::read(entry.record.headers())?;
+        let directive = super::header::read(entry.record.headers())?;
         let label = entry.task.as_ref().map(|task| task.label.clone());
         let definition = progress::definition_value(directive.task.unwrap_or_default());
         let stage = StateChange::new(TimerState::Delay, now);
@@ -233,7 +232,7 @@ impl LaneEngine {
     // It is due.
 
     /// Gives a due task to its worker, or has it wait until it may go. A task that goes to a topic is given back, if it may go.
-    pub(in super::super) fn dispatch(
+    pub(super) fn dispatch(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
@@ -246,13 +245,13 @@ impl LaneEngine {
             if let (Some(timer_id), Some(of)) = (entry.timer_id, entry.task.as_mut()) {
                 of.progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
             }
-            let registry = &self.timers.tasks.registry;
+            let registry = self.timers.tasks.registry();
             let project = registry.project(&task.project);
             if project.is_deleted {
                 self.refuse(now, *entry, project_deleted(&task.project));
                 return None;
             }
-            if project.paused || !self.timers.tasks.is_known {
+            if project.paused || !self.timers.tasks.is_known() {
                 self.put_off(now, entry, Millis(5_000));
                 return None;
             }
@@ -288,7 +287,7 @@ impl LaneEngine {
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
-        held: super::super::super::timers::HeldBy,
+        held: super::super::timers::HeldBy,
         builder: &mut BatchBuilder,
     ) {
         let (Some(timer_id), Some(task)) = (entry.timer_id, entry.task.as_ref()) else { return };
@@ -308,7 +307,7 @@ impl LaneEngine {
             digest: task.digest,
         };
         let made = read::seal_dispatch(&self.setup, &entry, state).and_then(|sealed| {
-            let directive = super::super::header::read(entry.record.headers())?;
+            let directive = super::header::read(entry.record.headers())?;
             let stage =
                 StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
             Ok((sealed, verdict::timer_change(&entry, &directive, stage)))
@@ -331,10 +330,10 @@ impl LaneEngine {
     }
 
     /// A task was put into a batch for its worker.
-    pub(in super::super) fn dispatched(&mut self, lane: Lane, timer_id: TimerId, after: Progress) {
+    pub(super) fn dispatched(&mut self, lane: Lane, timer_id: TimerId, after: Progress) {
         self.set_put_off(lane, timer_id, false);
         self.timers.set_progress(lane, timer_id, after);
-        self.timers.tasks.counts.dispatched += 1;
+        self.timers.tasks.count_dispatched();
     }
 
     fn set_put_off(&mut self, lane: Lane, timer_id: TimerId, is_put_off: bool) {
@@ -350,14 +349,14 @@ impl LaneEngine {
             self.set_put_off(entry.source.lane, timer_id, true);
         }
         entry.deferred = true;
-        self.timers.tasks.counts.put_off += 1;
+        self.timers.tasks.count_put_off();
         // However often, it is no fault of the task's.
         entry.hops = entry.hops.saturating_sub(1);
         self.hop(now, tier, entry);
     }
 
     /// A task could not be delivered to its topic. Gives it back if it is not to be tried again.
-    pub(in super::super) fn try_again(
+    pub(super) fn try_again(
         &mut self,
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
@@ -369,7 +368,7 @@ impl LaneEngine {
         else {
             return Some(entry);
         };
-        let spec = super::super::header::read(entry.record.headers())
+        let spec = super::header::read(entry.record.headers())
             .and_then(|directive| sealed::spec(&directive));
         let Ok(spec) = spec else { return Some(entry) };
         let default = Retry::default();
@@ -392,7 +391,7 @@ impl LaneEngine {
     }
 
     /// Tasks that wait in memory and of which none is at a worker are looked at again, once a second.
-    pub(in super::super) fn look_at_tasks(&mut self, now: UnixMillis) {
+    pub(super) fn look_at_tasks(&mut self, now: UnixMillis) {
         let waiting = self.timers.tasks.look(now);
         if let Some(at) = self.timers.tasks.look_at() {
             self.agenda.wake(at);
@@ -426,7 +425,7 @@ impl LaneEngine {
                 false => self.stale(&entry),
             };
         }
-        let registry = Arc::clone(&self.timers.tasks.registry);
+        let registry = Arc::clone(self.timers.tasks.registry());
         let default = Retry::default();
         let retry = spec.retry().unwrap_or_else(|| {
             let service = spec.service().and_then(|name| registry.service(spec.project(), name));
@@ -515,7 +514,7 @@ impl LaneEngine {
     ) {
         let lane = entry.source.lane;
         // It was read once.
-        let directive = super::super::header::read(entry.record.headers()).unwrap_or_default();
+        let directive = super::header::read(entry.record.headers()).unwrap_or_default();
         let stage = StateChange { task: Some(after), ..StateChange::new(state, now) };
         let reason = match state {
             TimerState::Delivered => ChangeReason::Delivered,
@@ -586,7 +585,7 @@ impl LaneEngine {
         self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
         self.writes.keep_with_next();
         let turn = Turn { name: timer_id, version: live.version, turn: after.turn };
-        let directive = super::super::header::read(cancel.record.headers()).unwrap_or_default();
+        let directive = super::header::read(cancel.record.headers()).unwrap_or_default();
         let id = directive.id.unwrap_or_default();
         let note = sealed::cancel_note(&self.setup.key, turn, id);
         let answer = answer(&cancel, Outcome::Underway);
@@ -660,3 +659,6 @@ fn luck(timer_id: TimerId, turn: u32) -> u64 {
     let mixed = u64::from_be_bytes(word) ^ u64::from(turn).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     mixed.wrapping_mul(0xd6e8_feb8_6659_fd93).rotate_left(32).wrapping_mul(0xd6e8_feb8_6659_fd93)
 }
+
+#[cfg(test)]
+mod tests;

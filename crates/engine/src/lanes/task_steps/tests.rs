@@ -2,12 +2,11 @@
 
 mod world;
 
-use super::super::super::task::result::Outcome as CallOutcome;
 use super::*;
 use crate::header::Code;
 use crate::messages::Outcome;
+use crate::sealed;
 use crate::task::result::TaskResult;
-use crate::task::sealed;
 use crate::timers::TimerState;
 use crate::{Offset, Record};
 use world::{BEGAN, World, failed, finished, not_yet, spec};

@@ -11,12 +11,12 @@ use crate::ladder::Ladder;
 use crate::messages::{
     Action, Answer, Batch, Commit, Destination, Event, HeaderRewrite, Start, Target,
 };
+use crate::sealed::{self, Submission, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::StateKey;
 use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::{Outcome, TaskResult};
-use crate::task::sealed::{self, Submission, Work};
 use crate::task::spec::Spec;
 use crate::timers::{Attempt, CancelMark, Change, Live, Timer, TimerId, TimerState};
 use crate::work::{
@@ -598,7 +598,7 @@ impl World {
             let times = self.lanes.wake_at().into_iter().chain(of_worker).chain(calls);
             let next = times.chain([second]).min().unwrap_or(until);
             self.now = next.clamp(self.now + Millis(1), until);
-            if self.now.0 % 1_000 == 0 {
+            if self.now.0.is_multiple_of(1_000) {
                 self.tell_worker(WorkEvent::Fresh { since: Millis(self.now.0 - BEGAN.0) });
             }
             self.quiesce();
