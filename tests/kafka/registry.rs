@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
 use waterclock::Config;
 use waterclock::app::lanes::{self, Started};
-use waterclock::config::LadderConfig;
+use waterclock::config::{LadderConfig, Roles};
 use waterclock::engine::task::registry::{Change, Project, Registry, read_request};
 use waterclock::kafka::topics::apply;
 use waterclock::kafka::{PutError, RegistryFeed, meta};
@@ -22,11 +22,15 @@ fn start(fixture: &Fixture, data: &str) -> Started {
         data_dir: Some(fixture.path(data)),
         ladder: fixture.request.holds.clone().map(LadderConfig::Holds),
         weak_topics: true,
+        // What is tested here makes no calls.
+        roles: Roles { worker: false, ..Roles::default() },
         ..Config::default()
     };
     let config = config.checked().expect("the ranges hold");
     let stopping = AtomicBool::new(false);
-    let started = lanes::start(&config, "127.0.0.1:9".to_owned(), &stopping, |_| {});
+    let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+    let with = (runtime.handle(), &stopping);
+    let started = lanes::start(&config, "127.0.0.1:9".to_owned(), with, |_| {});
     let started = started.unwrap_or_else(|error| panic!("{error:?}"));
     let feed = started.members.registry();
     eventually("meta is read", || if feed.is_known() { Ok(()) } else { Err("not yet".to_owned()) });

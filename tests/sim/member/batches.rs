@@ -45,6 +45,7 @@ impl World {
                 Destination::Lane(_) => "hops",
                 Destination::Target(_) => "deliveries",
                 Destination::Dead => "dead letters",
+                Destination::Tasks => "tasks",
                 Destination::Timers => match &send.rewrite {
                     HeaderRewrite::Timer(said) => because(said.reason),
                     _ => "timers",
@@ -101,6 +102,7 @@ impl World {
             Destination::Target(name) => Arc::clone(name),
             Destination::Dead => self.plan.setup.topics.dead(),
             Destination::Timers => self.plan.setup.topics.timers(),
+            Destination::Tasks => self.plan.setup.topics.tasks(),
         };
         let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
         let partition = match (send.partition, send.record.key()) {
@@ -460,5 +462,7 @@ fn because(reason: ChangeReason) -> &'static str {
         ChangeReason::Missed => "cancelled before they came",
         ChangeReason::Forgotten => "forgotten",
         ChangeReason::Lost => "timers lost",
+        ChangeReason::Dispatched => "tasks dispatched",
+        ChangeReason::Reported => "tasks reported",
     }
 }
