@@ -1,4 +1,4 @@
-//! Asks the owners of lanes about tasks: this instance, or others as [`peer`](super::peer) does it.
+//! Asks the owners of lanes about tasks: this instance, or others as [`peer`](mod@super::peer) does it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

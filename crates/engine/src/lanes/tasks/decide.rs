@@ -18,7 +18,7 @@ const IN_DOUBT_MAX: u16 = 5;
 
 /// What becomes of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Next {
+pub(crate) enum Next {
     /// Its call is open.
     Running(Progress),
     /// It waits for its next turn.
@@ -31,15 +31,15 @@ pub(in super::super) enum Next {
 
 /// By which rules it is called again.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Policy<'a> {
-    pub(in super::super) retry: &'a Retry,
-    pub(in super::super) poll: Option<Poll>,
+pub(crate) struct Policy<'a> {
+    pub(crate) retry: &'a Retry,
+    pub(crate) poll: Option<Poll>,
     /// Decides what jitter takes away.
-    pub(in super::super) luck: u64,
+    pub(crate) luck: u64,
 }
 
 /// What follows from a result that was appended then; and whether an attempt has ended by it.
-pub(in super::super) fn decide(
+pub(crate) fn decide(
     progress: Progress,
     result: &TaskResult,
     policy: Policy<'_>,

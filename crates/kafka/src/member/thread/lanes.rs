@@ -15,6 +15,7 @@ use crate::cluster::end_offsets;
 use crate::cluster::targets::{Answer, Lookup};
 use crate::member::changelog_end::Written;
 use crate::member::commit::{BatchOwner, Report};
+use crate::member::fence::Members;
 use crate::member::inventory;
 use crate::member::lane_batches::LaneBatches;
 use crate::member::rebalance::Taken;
@@ -238,6 +239,7 @@ impl<'a> Lanes<'a> {
 
 impl Role for Lanes<'_> {
     type Rules = LaneRules;
+    const MEMBERS: Members = Members::Lanes;
     const LETS_GO_LATER: bool = false;
     const GOES_ON: bool = false;
     const WAITS: bool = false;

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::session::Membership;
 use crate::member::commit::{BatchOwner, Report};
+use crate::member::fence::Members;
 use crate::member::rebalance::Taken;
 use waterclock_engine::member::{LateHop, Rules};
 use waterclock_engine::{
@@ -38,6 +39,9 @@ pub(super) struct Committed {
 pub(super) trait Role: Sized {
     /// By what rules positions of its partitions are read.
     type Rules: Rules + 'static;
+
+    /// Which dead members of the group it waits for.
+    const MEMBERS: Members;
 
     /// Its partitions are let go after the rebalance callback has returned, once it [has let go](Self::has_let_go) of them. Else
     /// they are let go inside of the callback, which waits for the batch that is on its way.

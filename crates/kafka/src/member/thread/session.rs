@@ -23,7 +23,7 @@ use crate::client::raw::Waker;
 use crate::client::raw::bell::Bell;
 use crate::cluster::wall_clock_steps::Waits;
 use crate::member::commit::{Committer, CommitterConfig, Delivery, Report, TURNS};
-use crate::member::fence::{Fence, Members};
+use crate::member::fence::Fence;
 use crate::member::rebalance::{Context, Who};
 pub(super) use membership::Membership;
 use renewal::Renewal;
@@ -113,7 +113,7 @@ impl<'a, R: Role> Session<'a, R> {
             plan.namespace.clone(),
             plan.transaction_timeout,
             if plan.delivery == Delivery::ExactlyOnce { TURNS } else { 0 },
-            if R::LETS_GO_LATER { Members::Worker } else { Members::Lanes },
+            R::MEMBERS,
             Arc::clone(&shared.roster),
         );
         let context = Context::new(

@@ -18,6 +18,7 @@ use tokio::sync::watch;
 use super::role::{Committed, Polled, Role};
 use super::session::{Membership, POLL_MAX, POLL_SHORT};
 use crate::member::commit::{BatchOwner, Report};
+use crate::member::fence::Members;
 use crate::member::rebalance::Taken;
 use crate::member::work_batches::WorkBatches;
 use batch::{Flying, Writer};
@@ -183,6 +184,7 @@ fn source(lane: Lane) -> Source {
 
 impl Role for Workers<'_> {
     type Rules = WorkRules;
+    const MEMBERS: Members = Members::Worker;
     const LETS_GO_LATER: bool = true;
     const GOES_ON: bool = true;
     const WAITS: bool = true;
