@@ -196,7 +196,7 @@ async fn lanes(
     let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
     let threads =
         Threads { of_lanes: (Arc::clone(&lane_threads), threads), worker: worker.map(Arc::new) };
-    health.started(Arc::clone(&lane_threads));
+    health.started(threads.clone());
     let name = instance.name.clone();
     let ours = secret.clone();
     known.started(Arc::clone(&lane_threads), service, Arc::clone(&members), name, secret);

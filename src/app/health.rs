@@ -9,18 +9,20 @@ use crate::api::{Gate, Report, Status};
 use crate::kafka::LaneThreads;
 use crate::telemetry::{self, Figures};
 
+use super::Threads;
+
 /// A lane thread that is silent for longer hangs: longer than two attempts to take lanes over.
 const SILENCE_MAX: Duration = Duration::from_secs(180);
 
 /// Probes go out every second; after this long without an answer there is no Kafka to work with.
 const DEAF_MAX: Duration = Duration::from_secs(10);
 
-/// Health of this process; filled in when the lane threads have started.
+/// Health of this process; filled in when its threads have started.
 pub(super) struct Health {
     figures: Option<Figures>,
     /// What is asked of the API.
     gate: Arc<Gate>,
-    lane_threads: OnceLock<Arc<LaneThreads>>,
+    threads: OnceLock<Threads>,
     /// What holds the start up.
     starting: Mutex<String>,
     stopping: AtomicBool,
@@ -31,7 +33,7 @@ impl Health {
         Self {
             figures,
             gate,
-            lane_threads: OnceLock::new(),
+            threads: OnceLock::new(),
             starting: Mutex::new("the topics are being checked".to_owned()),
             stopping: AtomicBool::new(false),
         }
@@ -47,30 +49,37 @@ impl Health {
         self.stopping.store(true, Ordering::Relaxed);
     }
 
-    /// Nobody waits for the lane threads any more.
+    /// Nobody waits for the threads any more.
     pub(super) fn abandon(&self) {
-        if let Some(lane_threads) = self.lane_threads.get() {
-            lane_threads.stop();
+        if let Some(threads) = self.threads.get() {
+            threads.stop();
         }
     }
 
-    pub(super) fn started(&self, lane_threads: Arc<LaneThreads>) {
+    pub(super) fn started(&self, threads: Threads) {
         // There is one start in a run.
-        let _ = self.lane_threads.set(lane_threads);
+        let _ = self.threads.set(threads);
+    }
+
+    fn lane_threads(&self) -> Option<&LaneThreads> {
+        self.threads.get().map(|threads| &*threads.of_lanes.0)
     }
 }
 
 impl Status for Health {
     fn live(&self) -> Report {
-        // A lane thread that cannot go on ends the process. One that can recover starts again by itself. Only a thread
-        // that hangs is left to find here.
-        let statuses =
-            self.lane_threads.get().map_or(&[][..], |lane_threads| lane_threads.statuses());
-        let silent = statuses.iter().map(|status| status.silence()).enumerate();
-        let hung: Vec<String> = silent
+        // A thread that cannot go on ends the process. One that can recover starts again by itself. Only a thread that
+        // hangs is left to find here.
+        let statuses = self.lane_threads().map_or(&[][..], |lane_threads| lane_threads.statuses());
+        let of_lanes = statuses.iter().enumerate();
+        let of_lanes = of_lanes.map(|(n, status)| (format!("thread {n}"), status.silence()));
+        let worker = self.threads.get().and_then(|threads| threads.worker.as_ref());
+        let worker = worker.map(|worker| ("the worker".to_owned(), worker.status().silence()));
+        let hung: Vec<String> = of_lanes
+            .chain(worker)
             .filter(|(_, silence)| *silence > SILENCE_MAX)
-            .map(|(n, silence)| {
-                format!("thread {n} has given no sign of life for {} s", silence.as_secs())
+            .map(|(who, silence)| {
+                format!("{who} has given no sign of life for {} s", silence.as_secs())
             })
             .collect();
         if hung.is_empty() {
@@ -85,7 +94,7 @@ impl Status for Health {
                 "it is stopping: it takes no new work and finishes what it has begun".to_owned()
             );
         }
-        let Some(lane_threads) = self.lane_threads.get() else {
+        let Some(lane_threads) = self.lane_threads() else {
             return no(self.starting.lock().clone());
         };
         match lane_threads.silence() {
@@ -115,6 +124,17 @@ impl Status for Health {
             lanes: status.lanes.load(Ordering::Relaxed),
         });
         let mut report = ready(views);
+        if let Some(worker) = self.threads.get().and_then(|threads| threads.worker.as_ref()) {
+            let status = worker.status();
+            let waits = || Some("waits for the group's assignment".to_owned());
+            let trouble = status.taking().or_else(|| status.trouble());
+            let joined = status.joined.load(Ordering::Relaxed);
+            if let Some(why) = trouble.or_else(|| if joined { None } else { waits() }) {
+                // Others make its calls meanwhile: what has lanes is ready without it.
+                report.ok &= !lane_threads.statuses().is_empty();
+                report.reasons.push(format!("the worker: {why}"));
+            }
+        }
         report.reasons.append(&mut reasons);
         if let Some(offset) = crate::kafka::damaged() {
             report.ok = false;

@@ -213,7 +213,7 @@ pub fn start(
     let worker = match has_worker {
         true => {
             let registry = members.registry();
-            Some(workers::start(config, &settings, view, registry, (runtime, stopping))?)
+            Some(workers::start(config, &settings, view, registry, runtime)?)
         }
         false => None,
     };

@@ -1,7 +1,6 @@
 //! The worker of a process: the member of the group `<ns>-workers`, joined with the room that makes the calls.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Receiver;
@@ -12,8 +11,8 @@ use crate::config::{Config, Delivery, Tracking};
 use crate::engine::UnixMillis;
 use crate::engine::work::{CallId, Task};
 use crate::kafka::{
-    Calls, KafkaError, RegistryFeed, Settings, WorkerParts, WorkerPlan, WorkerThread, WorkerView,
-    member,
+    Calls, Ends, KafkaError, RegistryFeed, Settings, WorkerParts, WorkerPlan, WorkerThread,
+    WorkerView, member,
 };
 use crate::worker::{self, Order};
 
@@ -23,10 +22,6 @@ const CALLS: usize = 1_000;
 const MEMORY: usize = 64 << 20;
 /// What is left of a dead worker's transaction is waited for after its session.
 const TRANSACTION: Duration = Duration::from_secs(10);
-/// How long the first reading of projects and services may take before the log says so.
-const READ_MAX: Duration = Duration::from_secs(30);
-/// Between two looks for that.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Why there is no worker.
 #[derive(Debug, thiserror::Error)]
@@ -63,6 +58,10 @@ impl Worker {
     pub(super) fn ended(&self) -> &Receiver<Result<(), member::Error>> {
         self.0.ended()
     }
+
+    pub(super) fn status(&self) -> &member::Status {
+        self.0.status()
+    }
 }
 
 /// Hands the orders of the worker's thread to the room that makes calls.
@@ -79,7 +78,7 @@ impl Calls for Orders {
     }
 }
 
-/// Starts the worker, once projects and services were heard of: it must not call for one that is paused. Blocks until then.
+/// Starts the worker.
 ///
 /// # Errors
 /// See [`Error`].
@@ -88,34 +87,15 @@ pub(super) fn start(
     settings: &Settings,
     view: WorkerView,
     registry: &RegistryFeed,
-    (runtime, stopping): (&Handle, &AtomicBool),
+    runtime: &Handle,
 ) -> Result<Worker, Error> {
-    let began = Instant::now();
-    let mut is_said = false;
-    while !registry.is_known() && !stopping.load(Ordering::Relaxed) {
-        if began.elapsed() > READ_MAX && !is_said {
-            is_said = true;
-            tracing::warn!("projects and services are not read yet, no call is made until then");
-        }
-        std::thread::sleep(LOOK_EVERY);
-    }
     let clock = Arc::clone(view.clock());
     let now = move || clock.now(Instant::now()).unwrap_or(UnixMillis(0));
     let (orders, ordered) = mpsc::unbounded_channel();
-    let (calls_ended, ended) = crossbeam_channel::unbounded();
+    let (ends, heard) = Ends::channel();
+    let tell = move |worker::Ended { call, end }| ends.tell(call, end);
     let callers = config.callers(&settings.instance)?;
-    worker::start(runtime, callers, registry.subscribe(), Arc::new(now), ordered, calls_ended)?;
-    let (to_member, of_calls) = crossbeam_channel::unbounded();
-    std::thread::Builder::new()
-        .name("wc-ends".into())
-        .spawn(move || {
-            for worker::Ended { call, end } in ended {
-                if to_member.send((call, end)).is_err() {
-                    break;
-                }
-            }
-        })
-        .map_err(|_| Error::Thread(KafkaError::Canceled))?;
+    worker::start(runtime, callers, registry.subscribe(), Arc::new(now), ordered, tell)?;
     let plan = WorkerPlan {
         connection: settings.connection.clone(),
         namespace: settings.namespace.clone(),
@@ -132,8 +112,12 @@ pub(super) fn start(
     let parts = WorkerParts {
         view,
         calls: Box::new(Orders(orders)),
-        ended: of_calls,
+        ends: heard,
         registry: registry.subscribe(),
+        is_heard: Box::new({
+            let registry = registry.clone();
+            move || registry.is_known()
+        }),
     };
     WorkerThread::start(plan, parts).map(Worker).map_err(Error::Thread)
 }

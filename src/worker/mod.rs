@@ -79,7 +79,7 @@ pub struct Settings {
 #[error("could not set up the HTTP client of callbacks")]
 pub struct StartError(#[from] reqwest::Error);
 
-/// Begins to take orders, and tells through `ended` how calls end. It stops, and cuts the calls that are open, once nobody can
+/// Begins to take orders, and tells `ended` how calls end, which says whether anybody listens. It stops, and cuts the calls that are open, once nobody can
 /// send an order any more or nobody listens; the handle tells when.
 ///
 /// # Errors
@@ -90,7 +90,7 @@ pub fn start(
     registry: watch::Receiver<Arc<Registry>>,
     clock: Clock,
     orders: mpsc::UnboundedReceiver<Order>,
-    ended: crossbeam_channel::Sender<Ended>,
+    ended: impl Fn(Ended) -> bool + Send + 'static,
 ) -> Result<JoinHandle<()>, StartError> {
     let caller = Arc::new(Caller::new(settings, registry, clock)?);
     Ok(runtime
@@ -108,7 +108,7 @@ impl Calls {
     async fn run(
         mut self,
         mut orders: mpsc::UnboundedReceiver<Order>,
-        ended: crossbeam_channel::Sender<Ended>,
+        ended: impl Fn(Ended) -> bool + Send,
     ) {
         loop {
             tokio::select! {
@@ -119,7 +119,7 @@ impl Calls {
                 },
                 Some(joined) = self.running.join_next() => {
                     if let Some(end) = self.ended(joined)
-                        && ended.send(end).is_err()
+                        && !ended(end)
                     {
                         break;
                     }

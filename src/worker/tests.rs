@@ -71,7 +71,8 @@ impl Worker {
         let (to_us, ended) = crossbeam_channel::unbounded();
         let (registry, heard) = watch::channel(Arc::<Registry>::default());
         let clock: Clock = Arc::new(|| NOW);
-        let handle = start(runtime.handle(), settings, heard, clock, from_us, to_us).unwrap();
+        let tell = move |end| to_us.send(end).is_ok();
+        let handle = start(runtime.handle(), settings, heard, clock, from_us, tell).unwrap();
         Self { runtime, orders: Some(orders), ended, registry, handle, next: 0.into() }
     }
 

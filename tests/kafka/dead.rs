@@ -153,6 +153,7 @@ fn refusable(fixture: &Fixture, good: &str, small: &str, table: &str) -> Vec<(Co
         (Code::TooManyHeaders,        crowded),
         (Code::TooLarge,              out(large).key("large").delay(50).to(small)),
         (Code::BadState,              fine("forged").header("x-delay-state", [1; 68])),
+        (Code::TaskForbidden,         fine("a task of one's own").header("x-delay-task", "{}")),
     ];
     cases
 }
@@ -206,7 +207,7 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
     let unmet: Vec<&Code> = Code::ALL.iter().filter(|code| !met.contains(code)).collect();
     // What a broker refuses is in poison.rs, what a tier does not take in cancel.rs, what an intake leaves behind that is
     // configured no more in intakes.rs, what cannot be read in batches.rs, nobody outside can make a record hop that often, and too many timers are a
-    // thousand at least.
+    // thousand at least. The others are of sealed tasks, which nobody outside can make: see workers.rs and tasks.rs.
     let elsewhere = [
         &Code::TargetRefused,
         &Code::UnsupportedAction,
@@ -214,6 +215,9 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
         &Code::Unreadable,
         &Code::TooManyHops,
         &Code::UnknownIntake,
+        &Code::BadTask,
+        &Code::StaleSubmit,
+        &Code::TaskFailed,
     ];
     assert_eq!(unmet, elsewhere, "every code of the contract is provoked");
 

@@ -73,11 +73,12 @@ fn an_instance_that_waits_for_kafka_lives_and_is_not_ready() {
 }
 
 /// Clients of librdkafka in a process with one lane thread on one broker: the lane consumer, two producers that take turns,
-/// the producer of commands, producer and reader of meta, the index's reader, and the client for questions.
-const CLIENTS: usize = 8;
+/// the producer of commands, producer and reader of meta, the index's reader, and the client for questions; the consumer of
+/// the worker, and two producers that take turns.
+const CLIENTS: usize = 11;
 /// Its threads at rest, those of all libraries among them. Each client has a thread of its own and one for each connection.
 /// For a moment now and then there is one more, which asks the brokers something (`wc-upkeep`).
-const THREADS: usize = 45;
+const THREADS: usize = 61;
 
 #[test]
 fn a_process_at_rest_has_few_clients_and_few_threads() {

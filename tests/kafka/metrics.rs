@@ -7,10 +7,11 @@ use waterclock::engine::Millis;
 use waterclock::telemetry::{ALL, Kind};
 
 use rdkafka::producer::{BaseRecord, Producer as _};
+use serde_json::json;
 
 use crate::support::{
-    Clock, Fixture, Log, Mode, PATIENCE, Process, eventually, eventually_within, open_transaction,
-    out,
+    Clock, Fixture, Log, Mode, PATIENCE, Process, ask, eventually, eventually_within,
+    open_transaction, out,
 };
 
 /// The names in a scrape, without what histograms add to them.
@@ -59,7 +60,13 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
     for (name, value) in clock.environment() {
         launch = launch.env(name, &value);
     }
-    let mut process = launch.start();
+    let mut process = launch.env("WATERCLOCK_CALLBACKS__NETWORKS", "127.0.0.0/8").start();
+    process.wait_until_ready();
+    // A call of a task, to the process itself.
+    let url = format!("http://{}/health/live", process.address().expect("it serves"));
+    let task = json!({"project": "p", "url": url, "method": "GET", "delay": "0s"});
+    let told = ask(&process, "POST", "/v1/tasks/http", Some(&task));
+    assert_eq!(told.status, 201, "{}", told.body);
     let producer = fixture.producer();
     let intake = fixture.names.intake();
     for n in 0..20 {

@@ -34,8 +34,8 @@ pub use logs::{
     Ack, Changelog, DeadLetters, DeadRecord, DemoReader, DemoWriter, LogError, Logged, Seen,
 };
 pub use member::{
-    Calls, ClusterView, Delivery, Ended, LaneThreads, Settings, TakeOverError, WorkerParts,
-    WorkerPlan, WorkerThread, WorkerView, Written,
+    Calls, ClusterView, Delivery, Ends, EndsHeard, LaneThreads, Settings, TakeOverError,
+    WorkerParts, WorkerPlan, WorkerThread, WorkerView, Written,
 };
 pub use meta::{Member, Members, PutError, Registrar, RegistryFeed, Roster};
 pub use rdkafka::error::KafkaError;

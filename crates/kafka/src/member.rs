@@ -21,6 +21,6 @@ pub use changelog_end::Written;
 pub use commit::Delivery;
 pub use lanes::{ClusterView, LaneThreads, Settings};
 pub use rebalance::Error as TakeOverError;
-pub use thread::{Calls, Ended, Error, Policies, Status};
+pub use thread::{Calls, Error, Policies, Status};
 pub use timers::{AssignmentEvent, TakenOver, Timers};
-pub use workers::{WorkerParts, WorkerPlan, WorkerThread, WorkerView};
+pub use workers::{Ends, EndsHeard, WorkerParts, WorkerPlan, WorkerThread, WorkerView};

@@ -8,7 +8,6 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
@@ -18,8 +17,7 @@ use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::work::{CallEnd, CallId, Task};
 use waterclock::kafka::{
-    Calls, ClusterView, Connection, Delivery, Ended, Settings, WorkerParts, WorkerPlan,
-    WorkerThread,
+    Calls, ClusterView, Connection, Delivery, Ends, Settings, WorkerParts, WorkerPlan, WorkerThread,
 };
 
 use super::records::{id_of, setup};
@@ -166,7 +164,7 @@ struct Sleeps {
     file: Arc<File>,
     runtime: Arc<Runtime>,
     took: Duration,
-    ended: Sender<Ended>,
+    ends: Ends,
     open: Arc<Mutex<HashMap<CallId, (String, AbortHandle)>>>,
 }
 
@@ -181,14 +179,14 @@ impl Calls for Sleeps {
         say(&self.file, "began", &id);
         // So that they end in another order than they began.
         let part = u64::from(id.as_bytes()[0] % 8) + 4;
-        let (took, ended) = (self.took * part as u32 / 8, self.ended.clone());
+        let (took, ends) = (self.took * part as u32 / 8, self.ends.clone());
         let (file, open, of) = (Arc::clone(&self.file), Arc::clone(&self.open), id.clone());
         let running = self.runtime.spawn(async move {
             tokio::time::sleep(took).await;
             say(&file, "ended", &of);
             open.lock().remove(&call);
             let result = TaskResult::new(Outcome::Finished);
-            let _ = ended.send((call, Box::new(CallEnd { result, is_away: false })));
+            let _ = ends.tell(call, Box::new(CallEnd { result, is_away: false }));
         });
         self.open.lock().insert(call, (id, running.abort_handle()));
     }
@@ -234,7 +232,7 @@ fn of_another_test() {
         embedded: false,
     };
     let view = ClusterView::new(&settings).expect("clients");
-    let (sender, ended) = crossbeam_channel::unbounded();
+    let (ends, heard) = Ends::channel();
     let runtime = Arc::new(Runtime::new().expect("a runtime"));
     let calls = Sleeps {
         file: Arc::new(
@@ -242,7 +240,7 @@ fn of_another_test() {
         ),
         runtime: Arc::clone(&runtime),
         took: Duration::from_millis(order["call_ms"].as_u64().expect("a number")),
-        ended: sender,
+        ends,
         open: Arc::default(),
     };
     let (_registry, registry) = tokio::sync::watch::channel(Arc::new(Registry::default()));
@@ -259,7 +257,13 @@ fn of_another_test() {
         calls: 1_000,
         memory_bytes: 64 << 20,
     };
-    let parts = WorkerParts { view: view.for_worker(), calls: Box::new(calls), ended, registry };
+    let parts = WorkerParts {
+        view: view.for_worker(),
+        calls: Box::new(calls),
+        ends: heard,
+        registry,
+        is_heard: Box::new(|| true),
+    };
     let worker = WorkerThread::start(plan, parts).expect("a thread");
     runtime.block_on(async {
         let mut terminated =

@@ -41,9 +41,10 @@ pub(super) use lanes::LaneParts;
 use lanes::Lanes;
 use role::Role;
 use session::Session;
+pub use workers::Calls;
+pub(super) use workers::Ended;
 pub(super) use workers::WorkParts;
 use workers::Workers;
-pub use workers::{Calls, Ended};
 
 /// What one thread of a member is made from.
 #[derive(Clone, Debug)]

@@ -3,9 +3,11 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Thread;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender};
+use parking_lot::Mutex;
 use rdkafka::error::KafkaError;
 use tokio::sync::{Notify, watch};
 
@@ -16,7 +18,7 @@ use crate::client::Connection;
 use crate::cluster::BrokerClock;
 use waterclock_engine::member::WORKER;
 use waterclock_engine::task::registry::Registry;
-use waterclock_engine::work::WorkLimits;
+use waterclock_engine::work::{CallEnd, CallId, WorkLimits};
 use waterclock_engine::{Millis, Setup};
 use waterclock_telemetry::WorkerFigures;
 
@@ -26,6 +28,10 @@ const SILENT: Duration = Duration::from_secs(2);
 const COMMIT_WITHIN: Duration = Duration::from_millis(1_500);
 /// `batch.size` of a worker's producers: below Kafka's own default of `max.message.bytes`.
 const BATCH_BYTES: usize = 900_000;
+/// How long the first reading of projects and services may take before the log says so.
+const READ_MAX: Duration = Duration::from_secs(30);
+/// Between two looks for that.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// What the worker of a process is made from.
 #[derive(Clone, Debug)]
@@ -78,10 +84,46 @@ pub struct WorkerParts {
     pub view: WorkerView,
     /// Makes the calls.
     pub calls: Box<dyn Calls>,
-    /// How each of them has ended.
-    pub ended: Receiver<Ended>,
+    /// Hears how each of them has ended; the other half is what `calls` tells it with.
+    pub ends: EndsHeard,
     /// Projects and services.
     pub registry: watch::Receiver<Arc<Registry>>,
+    /// Whether projects and services were heard of. No call begins before: its project may be paused.
+    pub is_heard: Box<dyn Fn() -> bool + Send>,
+}
+
+/// Tells the worker's thread how calls have ended.
+#[derive(Clone, Debug)]
+pub struct Ends {
+    to: Sender<Ended>,
+    worker: Arc<Mutex<Option<Thread>>>,
+}
+
+/// The half of [`Ends`] that the worker's thread gets.
+#[derive(Debug)]
+pub struct EndsHeard {
+    inbox: Receiver<Ended>,
+    worker: Arc<Mutex<Option<Thread>>>,
+}
+
+impl Ends {
+    /// One that tells, and the half that hears.
+    #[must_use]
+    pub fn channel() -> (Self, EndsHeard) {
+        let (to, inbox) = crossbeam_channel::unbounded();
+        let worker = Arc::default();
+        (Self { to, worker: Arc::clone(&worker) }, EndsHeard { inbox, worker })
+    }
+
+    /// Tells how a call has ended, and wakes the worker's thread. False: it has ended, and nobody listens.
+    #[must_use]
+    pub fn tell(&self, call: CallId, end: Box<CallEnd>) -> bool {
+        let is_heard = self.to.send((call, end)).is_ok();
+        if let Some(worker) = &*self.worker.lock() {
+            worker.unpark();
+        }
+        is_heard
+    }
 }
 
 /// What a worker shares with the lane threads of its process.
@@ -111,17 +153,16 @@ impl WorkerThread {
     /// # Errors
     /// The operating system gives no thread.
     pub fn start(plan: WorkerPlan, parts: WorkerParts) -> Result<Self, KafkaError> {
-        let WorkerParts { view: WorkerView(view), calls, ended: calls_ended, registry } = parts;
+        let WorkerParts { view: WorkerView(view), calls, ends: heard, registry, is_heard } = parts;
         let stop = Arc::new(AtomicBool::new(false));
         let shared = Shared { stop: Arc::clone(&stop), drain: plan.drain, ..view };
-        let (forward, inbox) = crossbeam_channel::unbounded();
         let parts = WorkParts {
             namespace: plan.namespace.clone(),
             setup: Arc::clone(&plan.setup),
             instance: plan.instance.clone(),
             limits: plan.limits(),
             calls,
-            ended: inbox,
+            ended: heard.inbox,
             registry,
             drain: plan.drain,
             figures: Arc::new(WorkerFigures::default()),
@@ -148,7 +189,7 @@ impl WorkerThread {
         let status = Arc::new(Status::default());
         let of_thread = Arc::clone(&status);
         let worker = std::thread::Builder::new().name("wc-worker".into()).spawn(move || {
-            let run = || run(&member, &shared, &parts, &of_thread);
+            let run = || run(&member, &shared, (&parts, &*is_heard), &of_thread);
             let result = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
                 let what = panic.downcast_ref::<String>().cloned();
                 let what = what.or_else(|| panic.downcast_ref::<&str>().map(|s| (*s).to_owned()));
@@ -157,11 +198,8 @@ impl WorkerThread {
             drop(parts);
             end.tell(result);
         });
-        let worker = worker.map_err(|_| KafkaError::Canceled)?.thread().clone();
-        std::thread::Builder::new()
-            .name("wc-calls".into())
-            .spawn(move || pass_on(&calls_ended, &forward, &worker))
-            .map_err(|_| KafkaError::Canceled)?;
+        let worker = worker.map_err(|_| KafkaError::Canceled)?;
+        *heard.worker.lock() = Some(worker.thread().clone());
         Ok(Self { stop, status, ended, ends })
     }
 
@@ -199,25 +237,21 @@ impl Drop for WorkerThread {
 fn run(
     plan: &Plan,
     shared: &Shared,
-    parts: &WorkParts,
+    (parts, is_heard): (&WorkParts, &dyn Fn() -> bool),
     status: &Status,
 ) -> Result<(), thread::Error> {
-    while shared.clock.now(Instant::now()).is_none() {
+    let began = Instant::now();
+    let mut is_said = false;
+    while shared.clock.now(Instant::now()).is_none() || !is_heard() {
         if shared.stop.load(Ordering::Relaxed) {
             return Ok(());
         }
         status.beat();
-        std::thread::sleep(Duration::from_millis(20));
+        if began.elapsed() > READ_MAX && !is_said {
+            is_said = true;
+            tracing::warn!("projects and services are not read yet, no call is made until then");
+        }
+        std::thread::sleep(LOOK_EVERY);
     }
     thread::run_worker(plan, shared, parts, status)
-}
-
-/// Hands each end of a call to the worker's thread, and wakes it.
-fn pass_on(ended: &Receiver<Ended>, to: &Sender<Ended>, worker: &std::thread::Thread) {
-    for end in ended {
-        if to.send(end).is_err() {
-            break;
-        }
-        worker.unpark();
-    }
 }

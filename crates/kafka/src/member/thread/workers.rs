@@ -44,7 +44,7 @@ pub trait Calls: Send {
 }
 
 /// A call that has ended, and how.
-pub type Ended = (CallId, Box<CallEnd>);
+pub(in crate::member) type Ended = (CallId, Box<CallEnd>);
 
 /// What the worker of a process works with.
 pub(in crate::member) struct WorkParts {
