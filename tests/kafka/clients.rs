@@ -45,6 +45,18 @@ impl Client {
         client
     }
 
+    /// A shop that is called back; it needs nothing beside Python.
+    pub fn callbacks(
+        fixture: &Fixture,
+        process: &Process,
+        environment: &[(&'static str, &str)],
+    ) -> Self {
+        let mut client = Self::new(fixture, process, vec![python(), program("callbacks.py")]);
+        client.environment.retain(|(name, _)| *name == "SERVER");
+        client.environment.extend(environment.iter().map(|(name, is)| (*name, (*is).to_owned())));
+        client
+    }
+
     /// franz-go: its default partitioner is Java's.
     pub fn go(fixture: &Fixture, process: &Process) -> Self {
         Self::new(fixture, process, vec![go()])
@@ -67,13 +79,19 @@ impl Client {
         client
     }
 
-    /// Waits until it has ended; one that does not end fails the test, and is ended.
-    #[track_caller]
-    fn command(&self, arguments: &[&str]) -> Output {
+    /// As it would be run.
+    pub fn prepared(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.runner[0]);
         command.args(&self.runner[1..]).args(arguments);
         command.env_remove("KAFKA_BOOTSTRAP").env_remove("SERVER");
         command.envs(self.environment.iter().cloned());
+        command
+    }
+
+    /// Waits until it has ended; one that does not end fails the test, and is ended.
+    #[track_caller]
+    fn command(&self, arguments: &[&str]) -> Output {
+        let mut command = self.prepared(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let until = Instant::now() + patient(2 * PATIENCE);

@@ -8,6 +8,7 @@ mod assign;
 mod batches;
 mod bench;
 mod bytes;
+mod callbacks;
 mod cancel;
 mod client;
 mod clients;
