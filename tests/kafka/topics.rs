@@ -237,7 +237,7 @@ fn of_before(test: &str) -> Corner {
     let specs = wanted(&corner.names, 2, &ladder, &[], 1, false);
     create(&corner.connection, &specs).unwrap();
     let began = LadderInForce { lanes: 2, holds: vec![S, M], draining: vec![] };
-    let first = Value::first(began).unwrap();
+    let first = Value::first(began, false).unwrap();
     meta::write(&corner.connection, &corner.names.meta(), &first).unwrap();
     corner
 }
@@ -453,7 +453,7 @@ fn a_late_first_start_changes_nothing_also_when_the_log_was_compacted() {
     let before = corner.meta();
     let ladder = LadderInForce { lanes: 9, holds: vec![S], draining: vec![] };
     for _ in 0..2 {
-        let late = Value::first(ladder.clone()).unwrap();
+        let late = Value::first(ladder.clone(), false).unwrap();
         meta::write(&corner.connection, &topic, &late).unwrap();
     }
     assert_eq!(corner.meta(), before);
@@ -508,7 +508,12 @@ fn what_is_in_force_outlives_strangers_and_garbage_in_meta() {
     }
     assert_eq!(corner.meta(), before);
     let ladder = LadderInForce { lanes: 2, holds: vec![S, M, H], draining: vec![] };
-    meta::write(&corner.connection, &topic, &Value::Ladder(ladder.clone())).unwrap();
+    meta::write(
+        &corner.connection,
+        &topic,
+        &Value::Ladder { ladder: ladder.clone(), tasks: false },
+    )
+    .unwrap();
     assert_eq!(corner.meta().ladder, Some(ladder));
     assert_eq!(corner.meta().secret, before.secret);
 }

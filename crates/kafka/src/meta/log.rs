@@ -43,6 +43,9 @@ pub const CLOCK: &str = "clock";
 pub const MEMBER: &str = "member/";
 /// The form of the values that this program writes. It does not understand a newer one.
 const VERSION: u32 = 1;
+/// The form of a ladder where there are tasks. A program that knows none does not understand it, and does not start: it would
+/// make a dead letter of each task that it meets.
+const WITH_TASKS: u32 = 2;
 /// Longest time for reading the topic from its beginning; it holds a few kilobytes when compacted.
 const READ_MAX: Duration = Duration::from_secs(30);
 /// Longest wait for an acknowledgement: three brokers that had just made 174 topics on two cores took more than 20 s.
@@ -116,7 +119,12 @@ impl Meta {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     /// A ladder in the place of the one before, under the key `ladder`.
-    Ladder(LadderInForce),
+    Ladder {
+        /// The ladder.
+        ladder: LadderInForce,
+        /// There are tasks: no program may start that knows none.
+        tasks: bool,
+    },
     /// All that a namespace begins with, under the key `first/` and a name of its own. It is in force if no other one stands
     /// before it.
     First {
@@ -126,6 +134,8 @@ pub enum Value {
         secret: Secret,
         /// Ladder and lanes.
         ladder: LadderInForce,
+        /// There are tasks: no program may start that knows none.
+        tasks: bool,
     },
     /// A topic's id, under the key `intake/` and a name of its own. It is the first intake's if no other one stands before it.
     Intake {
@@ -154,8 +164,8 @@ impl Value {
     ///
     /// # Errors
     /// There is no random source.
-    pub fn first(ladder: LadderInForce) -> Result<Self, Error> {
-        Ok(Self::First { name: random_name()?, secret: Secret::random()?, ladder })
+    pub fn first(ladder: LadderInForce, tasks: bool) -> Result<Self, Error> {
+        Ok(Self::First { name: random_name()?, secret: Secret::random()?, ladder, tasks })
     }
 
     /// What may be the first intake's id.
@@ -170,7 +180,7 @@ impl Value {
     #[must_use]
     pub fn key(&self) -> String {
         match self {
-            Self::Ladder(_) => LADDER.to_owned(),
+            Self::Ladder { .. } => LADDER.to_owned(),
             Self::First { name, .. } => format!("{FIRST}{name}"),
             Self::Intake { name, .. } => format!("{INTAKE}{name}"),
             Self::Tasks => TASKS.to_owned(),
@@ -178,15 +188,16 @@ impl Value {
     }
 
     fn encode(&self) -> String {
+        let version = |tasks: bool| if tasks { WITH_TASKS } else { VERSION };
         let value = match self {
-            Self::Ladder(ladder) => serde_json::to_value(LadderText {
-                version: VERSION,
+            Self::Ladder { ladder, tasks } => serde_json::to_value(LadderText {
+                version: version(*tasks),
                 lanes: ladder.lanes,
                 holds: ladder.holds.iter().map(Millis::to_string).collect(),
                 draining: ladder.draining.iter().map(Millis::to_string).collect(),
             }),
-            Self::First { secret, ladder, .. } => serde_json::to_value(FirstText {
-                version: VERSION,
+            Self::First { secret, ladder, tasks, .. } => serde_json::to_value(FirstText {
+                version: version(*tasks),
                 key: hex(&secret.0),
                 lanes: ladder.lanes,
                 holds: ladder.holds.iter().map(Millis::to_string).collect(),
@@ -294,7 +305,8 @@ pub enum Error {
     },
     /// A newer waterclock wrote it. Use that one.
     #[error(
-        "{topic}/{PARTITION}@{offset}: {key} has version {version}, this program knows {VERSION}"
+        "{topic}/{PARTITION}@{offset}: {key} has version {version}, this program knows {}",
+        newest(key)
     )]
     Newer {
         /// The topic.
@@ -312,6 +324,14 @@ pub enum Error {
     /// No random source.
     #[error("could not make a secret")]
     Random(#[source] rand::rand_core::OsError),
+}
+
+/// The newest form of the values under a key that this program understands.
+fn newest(key: &str) -> u32 {
+    match key {
+        LADDER | FIRST => WITH_TASKS,
+        _ => VERSION,
+    }
 }
 
 /// The last values under one key, as reading goes on.
@@ -337,7 +357,7 @@ impl<T> LastValue<T> {
         };
         let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
         match version {
-            Some(version) if version > VERSION => self.newer = Some((offset, version)),
+            Some(version) if version > newest(self.key) => self.newer = Some((offset, version)),
             _ => match read(bytes) {
                 Some(value) => {
                     self.value = Some(value);
@@ -447,7 +467,7 @@ impl<T: Clone> Firsts<T> {
         let Some(bytes) = bytes else { return };
         let version = serde_json::from_slice::<VersionText>(bytes).map(|text| text.version).ok();
         let first = match (version, read(bytes)) {
-            (Some(version), _) if version > VERSION => First::Newer(version),
+            (Some(version), _) if version > newest(self.begins) => First::Newer(version),
             (_, Some(value)) => First::Sound(value),
             _ => {
                 tracing::warn!(key = self.begins, offset, "skipped a broken value in meta");

@@ -134,7 +134,8 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
 
     let is_new_ladder = before.ladder.as_ref() != Some(&plan);
     if is_new_ladder {
-        meta::write(connection, &names.meta(), &Value::Ladder(plan.clone()))?;
+        let value = Value::Ladder { ladder: plan.clone(), tasks: before.tasks.is_some() };
+        meta::write(connection, &names.meta(), &value)?;
     }
     let findings = diff(&names, &specs, &inspect(connection, &names)?);
     let is_new_to_tasks = tasks && before.tasks.is_none();
@@ -144,6 +145,9 @@ pub fn apply(connection: &Connection, request: &Request) -> Result<Applied, Erro
         if !misfits.is_empty() {
             return Err(Error::Misconfigured(misfits));
         }
+        // First of all: from here on no older program starts.
+        let value = Value::Ladder { ladder: plan.clone(), tasks };
+        meta::write(connection, &names.meta(), &value)?;
         meta::write(connection, &names.meta(), &Value::Tasks)?;
     }
     let changed = is_new_ladder || is_new_to_tasks || founded;
@@ -223,7 +227,7 @@ fn begin(
     if tasks && before.tasks.is_none() {
         meta::write(connection, &names.meta(), &Value::Tasks)?;
     }
-    let ours = Value::first(plan)?;
+    let ours = Value::first(plan, tasks)?;
     meta::write(connection, &names.meta(), &ours)?;
     *before = wait_for_first(connection, names, request)?;
     let founded =

@@ -19,7 +19,7 @@ fn ladder() -> LadderInForce {
 #[test]
 fn what_is_written_is_read_back() {
     let began = LadderInForce { lanes: 6, holds: vec![Millis::HOUR], draining: vec![] };
-    let first = Value::first(began.clone()).unwrap();
+    let first = Value::first(began.clone(), false).unwrap();
     let Value::First { secret, .. } = first.clone() else { panic!("{first:?}") };
     let (key, text) = (first.key(), first.encode());
     let begun = [(key.as_str(), Some(text.as_str()))];
@@ -28,7 +28,7 @@ fn what_is_written_is_read_back() {
     assert!(text.starts_with(r#"{"holds":["1h"],"key":""#), "{text}");
     assert!(text.ends_with(r#"","lanes":6,"version":1}"#), "{text}");
 
-    let later = Value::Ladder(ladder());
+    let later = Value::Ladder { ladder: ladder(), tasks: false };
     let text = later.encode();
     let meta = read_all(&[begun[0], ("ladder", Some(&text))]).unwrap();
     assert_eq!(meta, Meta { ladder: Some(ladder()), secret: Some(secret), ..Meta::default() });
@@ -39,7 +39,7 @@ fn what_is_written_is_read_back() {
 fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compaction_takes() {
     let first = |lanes| {
         let ladder = LadderInForce { lanes, holds: vec![Millis::HOUR], draining: vec![] };
-        let first = Value::first(ladder).unwrap();
+        let first = Value::first(ladder, false).unwrap();
         (first.key(), first.encode())
     };
     let (a, b, c) = (first(3), first(6), first(9));
@@ -78,7 +78,7 @@ fn the_first_of_several_starts_counts_whatever_comes_later_and_whatever_compacti
 #[test]
 fn the_secret_that_is_in_force_is_known_while_records_come() {
     let ladder = || LadderInForce { lanes: 3, holds: vec![Millis::HOUR], draining: vec![] };
-    let [a, b] = [(); 2].map(|()| Value::first(ladder()).unwrap());
+    let [a, b] = [(); 2].map(|()| Value::first(ladder(), false).unwrap());
     let secret = |value: &Value| match value {
         Value::First { secret, .. } => secret.clone(),
         _ => panic!("{value:?}"),
@@ -123,7 +123,7 @@ fn the_first_intake_that_was_noted_stays_the_first_when_another_is_noted_later()
 
 #[test]
 fn the_last_readable_value_counts_and_strangers_are_passed_over() {
-    let good = Value::Ladder(ladder()).encode();
+    let good = Value::Ladder { ladder: ladder(), tasks: false }.encode();
     let other = good.replace("\"lanes\":6", "\"lanes\":9");
     type Records<'a> = &'a [(&'a str, Option<&'a str>)];
     #[rustfmt::skip]
@@ -137,7 +137,7 @@ fn the_last_readable_value_counts_and_strangers_are_passed_over() {
         ("taken away",                 &[("ladder", Some(&good)), ("ladder", None)], None),
         ("a probe and an unknown key", &[("clock-1", Some("x")), ("ladder", Some(&good)), ("?", None)], Some(6)),
         ("what a member says",         &[("ladder", Some(&good)), ("member/a", Some(&other)), ("member/ladder", None)], Some(6)),
-        ("newer, then ours again",     &[("ladder", Some(r#"{"version":2}"#)), ("ladder", Some(&good))], Some(6)),
+        ("newer, then ours again",     &[("ladder", Some(r#"{"version":3}"#)), ("ladder", Some(&good))], Some(6)),
     ];
     for (why, records, lanes) in cases {
         let meta = read_all(records).unwrap();
@@ -163,6 +163,29 @@ fn tasks_are_in_force_once_somebody_put_them_there() {
     // Others read these.
     let others = [("project/a", Some("{")), ("service/a/b", None), ("target/orders", Some("1"))];
     assert_eq!(read_all(&others).unwrap(), Meta::default());
+}
+
+/// A program that knows no tasks would make dead letters of them. It knows version 1 of a ladder.
+#[test]
+fn a_ladder_with_tasks_has_a_form_that_older_programs_refuse() {
+    for tasks in [false, true] {
+        let first = Value::first(ladder(), tasks).unwrap();
+        let later = Value::Ladder { ladder: ladder(), tasks };
+        for value in [&first, &later] {
+            let text = value.encode();
+            assert_eq!(text.contains(r#""version":2"#), tasks, "{text}");
+            let Value::First { secret, .. } = &first else { panic!("{first:?}") };
+            let records =
+                [(first.key(), first.encode()), (value.key(), text)].map(|(key, text)| (key, text));
+            let records: Vec<_> =
+                records.iter().map(|(key, text)| (key.as_str(), Some(text.as_str()))).collect();
+            let meta = read_all(&records).unwrap();
+            assert_eq!(
+                (meta.ladder.as_ref(), meta.secret.as_ref()),
+                (Some(&ladder()), Some(secret))
+            );
+        }
+    }
 }
 
 #[test]
@@ -201,6 +224,6 @@ fn a_secret_is_not_printed() {
         format!("{meta:?}"),
         "Meta { ladder: None, secret: Some(Secret(..)), intake: None, tasks: None }"
     );
-    let first = format!("{:?}", Value::first(ladder()).unwrap());
+    let first = format!("{:?}", Value::first(ladder(), false).unwrap());
     assert!(first.contains("secret: Secret(..)"), "{first}");
 }
