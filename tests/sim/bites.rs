@@ -29,6 +29,7 @@ const HEALTHY: Where = Some((Kind::Healthy, Delivery::ExactlyOnce));
 const HOSTILE: Where = Some((Kind::Hostile, Delivery::ExactlyOnce));
 const RETENTION: Where = Some((Kind::Retention, Delivery::ExactlyOnce));
 const STRICT: Where = Some((Kind::Strict, Delivery::ExactlyOnce));
+const TASKS: Where = Some((Kind::Tasks, Delivery::ExactlyOnce));
 const TWICE: Where = Some((Kind::Faulty, Delivery::AtLeastOnce));
 
 /// What is done wrong, where, which promises object, and within how many seeds.
@@ -97,6 +98,21 @@ const CASES: &[Case] = &[
     (Mutation::ForgetsLive, ANY, TIMERS, 30),
     (Mutation::DropsLastPiece, ANY, TIMERS, 30),
     (Mutation::ReadsUncommitted, ANY, &["no phantom"], 30),
+    (Mutation::IgnoresTurns, TASKS, &["one end", "none later", "attempts"], 300),
+    (Mutation::CallsDoubtful, TASKS, &["one call a turn"], 100),
+    (Mutation::CallsBeforeMark, TASKS, &["one call a turn"], 100),
+    (Mutation::CallsUnfresh, TASKS, &["one call a turn", "none later"], 300),
+    (Mutation::RevivesCopies, TASKS, &["one end", "none later"], 300),
+    (Mutation::DropsReread, TASKS, &["liveness"], 300),
+    (Mutation::DecidesTwice, TASKS, &["attempts", "liveness"], 100),
+    (Mutation::SaysCancelled, TASKS, &["cancelled means never"], 100),
+    (Mutation::CountsHandOvers, TASKS, &["interruptions"], 100),
+    (Mutation::ForgetsCredits, TASKS, &["credits"], 100),
+    (Mutation::WaitsForResults, TASKS, &["on time"], 100),
+    (Mutation::ForgetsEnded, TASKS, &["one task"], 100),
+    (Mutation::OffsetsWithoutResults, TASKS, &["liveness"], 30),
+    (Mutation::MissesPauses, TASKS, &["paused"], 100),
+    (Mutation::OpensMore, TASKS, &["open calls"], 100),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

@@ -31,6 +31,9 @@ pub type Time = u64;
 /// The broker's clock at the beginning of the world.
 pub const EPOCH_MS: u64 = 1_800_000_000_000;
 
+/// What the names of workers in their group begin with.
+pub const WORKER: &str = "worker";
+
 /// Kafka's `offset.metadata.max.bytes`.
 pub const METADATA_BYTES_MAX: usize = 4_096;
 
@@ -96,6 +99,8 @@ pub struct Broker {
     offsets: BTreeMap<Place, Position>,
     moment: u64,
     pub group: Group,
+    /// The group of the workers.
+    pub workers: Group,
     /// A mutation for the tests: give out offsets that still wait for their transaction's end.
     pub hands_out_unstable: bool,
     /// A mutation for the tests: take offsets from members of any generation.
@@ -116,6 +121,7 @@ impl Broker {
             offsets: BTreeMap::new(),
             moment: 0,
             group: Group::default(),
+            workers: Group::default(),
             hands_out_unstable: false,
             forgives_generations: false,
             reads_uncommitted: false,
@@ -269,7 +275,8 @@ impl Broker {
         generation: u32,
         positions: &[(Place, Position)],
     ) -> Result<(), Refusal> {
-        if !self.forgives_generations && !self.group.is_current(member, generation) {
+        let group = if member.starts_with(WORKER) { &self.workers } else { &self.group };
+        if !self.forgives_generations && !group.is_current(member, generation) {
             return Err(Refusal::IllegalGeneration);
         }
         if positions.iter().any(|(_, p)| p.metadata.len() > METADATA_BYTES_MAX) {

@@ -7,6 +7,7 @@ mod arrivals;
 mod cancellations;
 mod contents;
 mod order;
+mod tasks;
 mod timers;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,10 @@ pub fn check(world: &mut World) {
         return;
     }
     let mut found = Vec::new();
+    if world.plan.tasks.is_some() {
+        tasks::check(world, &mut found);
+        return found.into_iter().for_each(|(promise, what)| world.breach(promise, what));
+    }
     let view = view(world, &mut found);
     let safety = world.plan.kind == Kind::Storm;
     arrivals::never_early(world, &view, &mut found);

@@ -22,6 +22,7 @@ mod network;
 mod options;
 mod plan;
 mod shrink;
+mod worker;
 mod workload;
 mod world;
 
@@ -79,6 +80,8 @@ const REGRESSIONS: &[u64] = &[
 const HISTORY: usize = 120;
 /// How many seeds a test run tries.
 const SEEDS: u64 = 500;
+/// How many worlds with tasks it tries.
+const TASK_SEEDS: u64 = 150;
 /// Failures that are shrunk and told, at most.
 const TOLD_MAX: usize = 3;
 
@@ -248,6 +251,26 @@ fn hostile_producers_hold_up_nobody_and_each_of_their_records_ends_as_the_contra
     }
 }
 
+/// What must have been met by some worlds with tasks.
+#[rustfmt::skip]
+const TASKS_MUST_MEET: &[&str] = &[
+    "workers killed", "workers stopped", "workers frozen", "workers beyond session", "workers lost",
+    "workers struck between steps", "workers' commits unknown", "workers' commits failed", "calls", "calls cut",
+    "creations replayed", "sealed records copied", "tasks to be cancelled", "cancels of tasks answered", "results: started",
+    "results: deferred", "results: in doubt", "results: cut", "results: cancelled", "results: ended", "kills", "zombies",
+    "recalled as ended",
+];
+
+#[test]
+fn tasks_end_once_whoever_dies_and_whatever_endpoints_answer() {
+    let of = |seed| Options::new(seed, Kind::Tasks, Delivery::ExactlyOnce);
+    let all: Vec<Options> = (0..TASK_SEEDS).map(of).collect();
+    let met = all_hold(&all, &Command::default());
+    for what in TASKS_MUST_MEET {
+        assert!(met.contains_key(what), "no {what} in all worlds with tasks: {met:?}");
+    }
+}
+
 #[test]
 fn the_same_seed_is_the_same_run() {
     for seed in 0..20 {
@@ -258,7 +281,7 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn every_kind_of_world_is_drawn_by_some_seed() {
-    for kind in Kind::ALL.iter().filter(|kind| **kind != Kind::Flood) {
+    for kind in Kind::ALL.iter().filter(|kind| !matches!(kind, Kind::Flood | Kind::Tasks)) {
         assert!((0..20).any(|seed| Plan::of(&Options::seed(seed)).kind == *kind), "{kind:?}");
     }
 }

@@ -139,6 +139,8 @@ pub struct Member {
     waiting: Vec<Waiting>,
     /// By lane: what is yet to be told of its timers.
     pieces: BTreeMap<i32, Pieces>,
+    /// Lanes whose timers are loaded.
+    loaded: BTreeSet<i32>,
     flights: VecDeque<Flight>,
     /// The first flight's request is on its way.
     busy: bool,
@@ -206,6 +208,7 @@ impl Member {
             following: false,
             waiting: Vec::new(),
             pieces: BTreeMap::new(),
+            loaded: BTreeSet::new(),
             flights: VecDeque::new(),
             busy: false,
             positions: BTreeMap::new(),
@@ -258,8 +261,18 @@ impl Member {
         self.followed.clear();
         self.waiting.clear();
         self.pieces.clear();
+        self.loaded.clear();
         self.taking = None;
         self.tally = Tally::default();
+    }
+
+    /// The lanes that it runs, if all that it has decided is committed.
+    pub fn settled_lanes(&self) -> Option<&[u16]> {
+        let is_settled = self.up == Up::Alive
+            && self.phase == Phase::Running
+            && self.idle()
+            && self.loaded.len() == self.lanes.len();
+        is_settled.then_some(&self.lanes)
     }
 
     fn idle(&self) -> bool {
@@ -311,6 +324,7 @@ impl World {
             ..Member::new(slot, &self.plan)
         };
         self.members[slot] = fresh;
+        self.hear_registry(slot);
         if self.plan.exactly_once() {
             self.renew(slot)
         } else {
@@ -388,6 +402,11 @@ impl World {
                 self.poll(slot);
             }
             Wake::Resume(round) if current(self, round) => self.resume_lanes(slot),
+            Wake::ReadUpTo(round, source, at) => self.read_up_to(slot, round, source, at),
+            Wake::Registry(version) => {
+                let registry = Arc::clone(&self.tasks.registries[version].1);
+                self.step(slot, Event::Registry(registry));
+            }
             Wake::Piece(..) | Wake::Left(..) | Wake::Look(_) | Wake::Resume(_) => {}
             Wake::TargetChanged(name) => {
                 let process = self.members[slot].process();

@@ -125,6 +125,34 @@ pub enum Mutation {
     FinishesDuplicates,
     /// What was kept as a duplicate is pending when it comes up, whether a cancel stands before it or not.
     FollowsAny,
+    /// What is said of another turn of a task counts for the live one.
+    IgnoresTurns,
+    /// A worker calls what its owner before may have begun to call.
+    CallsDoubtful,
+    /// A worker begins calls before a position that says so is committed.
+    CallsBeforeMark,
+    /// A worker begins calls though it has not heard from its group for long.
+    CallsUnfresh,
+    /// A copy of a turn above 0 is a new task where none is pending.
+    RevivesCopies,
+    /// A result that is read again is dropped, though it is the only copy of its task.
+    DropsReread,
+    /// A result that is read again is decided again.
+    DecidesTwice,
+    /// A worker says of a call that has begun that it was cancelled before.
+    SaysCancelled,
+    /// A call that was cut by a hand-over counts as one in doubt.
+    CountsHandOvers,
+    /// At a take-over no task has credits.
+    ForgetsCredits,
+    /// Timers wait until the results of workers are read.
+    WaitsForResults,
+    /// A worker commits its offsets, and some of the results are not written.
+    OffsetsWithoutResults,
+    /// Nobody hears that a project is paused.
+    MissesPauses,
+    /// A worker believes that more calls may be open than may be.
+    OpensMore,
 }
 
 impl Mutation {
@@ -192,6 +220,20 @@ impl Mutation {
             Self::BelievesCopies,
             Self::FinishesDuplicates,
             Self::FollowsAny,
+            Self::IgnoresTurns,
+            Self::CallsDoubtful,
+            Self::CallsBeforeMark,
+            Self::CallsUnfresh,
+            Self::RevivesCopies,
+            Self::DropsReread,
+            Self::DecidesTwice,
+            Self::SaysCancelled,
+            Self::CountsHandOvers,
+            Self::ForgetsCredits,
+            Self::WaitsForResults,
+            Self::OffsetsWithoutResults,
+            Self::MissesPauses,
+            Self::OpensMore,
         ]
     }
 }

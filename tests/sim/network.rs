@@ -10,7 +10,8 @@ use waterclock::engine::messages::{Outcome, Target};
 use waterclock::engine::timers::{Found, TimerId};
 use waterclock::engine::{Lane, Offset, Record, Source, UnixMillis};
 
-use crate::broker::{Place, Position, Refusal, Writer};
+use crate::broker::{Place, Position, Refusal, Time, Writer};
+use crate::worker::{WorkerEvent, WorkerRequest};
 
 /// A record on its way to a topic.
 #[derive(Clone, Debug)]
@@ -133,6 +134,26 @@ pub enum Wake {
     Look(u64),
     /// It is time to take lanes over again; of this round.
     Resume(u64),
+    /// It hears of this version of projects and services.
+    Registry(usize),
+    /// A partition is read to where it ended then; of this round. (For a mutation.)
+    ReadUpTo(u64, Source, UnixMillis),
+}
+
+/// What is done to tasks: numbers are places in the list of tasks.
+#[derive(Clone, Copy, Debug)]
+pub enum Act {
+    /// It is created, or asked for again.
+    Create(usize),
+    /// The record that created it is written once more.
+    Replay(usize),
+    Cancel(usize),
+    /// What stands in a topic of waterclock's is written there once more, by somebody who may.
+    Copy(u64),
+    /// Projects and services are those of this version from now on.
+    Publish(usize),
+    /// What users see is looked at.
+    Look,
 }
 
 /// What happens next in the world.
@@ -158,4 +179,13 @@ pub enum Scheduled {
     ExpireOffsets {
         whole: bool,
     },
+    /// Somebody does something to a task, or a project.
+    Task(Act),
+    /// Something happens in a worker's process: which one, and which of its lives.
+    Worker(usize, u32, WorkerEvent),
+    /// A worker's request arrives: of which life, and of which round.
+    WorkerAsks(usize, u32, u64, WorkerRequest),
+    StartWorker(usize),
+    /// The group may have heard nothing of this worker since then.
+    WorkerSilent(usize, String, Time),
 }

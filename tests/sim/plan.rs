@@ -1,6 +1,7 @@
 //! What a seed stands for: the shape of the world, its limits, what goes wrong and until when.
 
 mod draw;
+mod tasks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use waterclock::engine::{Millis, Setup};
 use crate::broker::{Place, Time};
 use crate::chance::Chance;
 use crate::options::Options;
+pub use tasks::{Tasks, WORKER_SESSION};
 
 pub const SECOND: Time = 1_000;
 pub const MINUTE: Time = 60 * SECOND;
@@ -68,10 +70,12 @@ pub enum Kind {
     Hostile,
     /// More pending records in a partition than a commit's metadata can name.
     Flood,
+    /// Tasks: lanes, workers and endpoints, all of which misbehave.
+    Tasks,
 }
 
 impl Kind {
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Healthy,
         Self::Faulty,
         Self::Storm,
@@ -82,6 +86,7 @@ impl Kind {
         Self::Poison,
         Self::Hostile,
         Self::Flood,
+        Self::Tasks,
     ];
 }
 
@@ -112,6 +117,12 @@ pub enum Fault {
     Compact { lane: usize },
     /// A partition of a target has no leader.
     Leaderless { lasts: Time },
+    /// A worker dies at once, and starts again after a while.
+    KillWorker { worker: usize, back_after: Time },
+    /// It ends its calls, commits, leaves, and starts again after a while.
+    StopWorker { worker: usize, back_after: Time },
+    /// It stands still and goes on as if nothing had happened.
+    FreezeWorker { worker: usize, lasts: Time },
 }
 
 /// Percentages of what goes wrong by itself before `heal_at`, and how long things take.
@@ -189,6 +200,7 @@ pub struct Plan {
     /// Percent of submissions that brokers refuse when they are delivered.
     pub poison: u32,
     pub hostile: Option<Hostile>,
+    pub tasks: Option<Tasks>,
     /// Nothing may be later than this; `None`: no such promise in this weather.
     pub late_max: Option<Time>,
     /// Records that one poll hands over, at most.
@@ -209,6 +221,7 @@ impl Plan {
             Kind::Poison => Self::poison(options.seed, delivery),
             Kind::Hostile => Self::hostile(options.seed, delivery),
             Kind::Flood => Self::flood(options.seed, delivery),
+            Kind::Tasks => Self::tasks(options.seed),
             kind => Self::new(options.seed, kind, delivery),
         };
         for _ in 0..options.luck {
@@ -285,6 +298,7 @@ impl Plan {
             large,
             poison: 0,
             hostile: None,
+            tasks: None,
             late_max: healthy.then_some(LATENESS_HEALTHY),
             poll_max: 60,
             luck: (chance.split(), chance.split()),

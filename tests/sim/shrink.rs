@@ -92,5 +92,6 @@ impl Shrinking {
 
 /// How many submissions a run has.
 fn run_length(options: &Options) -> usize {
-    crate::world::World::new(options, 0).workload.submissions.len()
+    let world = crate::world::World::new(options, 0);
+    world.workload.submissions.len() + world.tasks.drafts.len()
 }

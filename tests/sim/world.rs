@@ -5,6 +5,7 @@
 pub mod cluster;
 mod faults;
 mod hostile;
+mod tasks;
 mod users;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -13,6 +14,7 @@ use std::sync::Arc;
 use waterclock::engine::{Arrival, Offset, timers};
 
 pub use cluster::COORDINATOR;
+pub use tasks::{Called, Tasks};
 
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;
@@ -22,6 +24,7 @@ use crate::mutation::Mutation;
 use crate::network::{Process, Scheduled, Told, Wake};
 use crate::options::Options;
 use crate::plan::{DUPLICATES_KEPT, Kind, Plan, SECOND, TRANSACTION};
+use crate::worker::Worker;
 use crate::workload::{self, DENIED, End, TARGETS, WIDENED, Workload};
 
 /// Duplicates are kept for so long from a take-over on, and a bit, before they are found to be duplicates.
@@ -52,6 +55,16 @@ pub const PROMISES: &[&str] = &[
     "linearizable",
     "timers",
     "answers",
+    "one task",
+    "one end",
+    "cancelled means never",
+    "none later",
+    "one call a turn",
+    "attempts",
+    "interruptions",
+    "open calls",
+    "paused",
+    "credits",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
 const OTHERS: &[&str] = &["contract", "model", "too wide"];
@@ -80,6 +93,8 @@ pub struct World {
     /// Where each submission was acknowledged.
     pub accepted: BTreeMap<usize, (Place, Offset)>,
     pub members: Vec<Member>,
+    pub tasks: Tasks,
+    pub workers: Vec<Worker>,
     pub chance: Chance,
     pub mutation: Option<Mutation>,
     /// The versions that submissions name.
@@ -164,6 +179,9 @@ impl World {
         let (mut for_load, chance) =
             std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
         let workload = workload::draw(&plan, &mut for_load);
+        let tasks_topic = broker.create(&plan.setup.topics.tasks(), lanes, 4 << 20);
+        let tasks = Tasks::draw(&plan, tasks_topic, &mut for_load);
+        let workers = (0..plan.tasks.map_or(0, |of| of.workers)).map(|_| Worker::new()).collect();
         let slots = plan.slots;
         let members = (0..slots).map(|slot| Member::new(slot, &plan)).collect();
         let ends = workload.submissions.iter().map(|s| {
@@ -178,6 +196,11 @@ impl World {
             + plan.recovery()
             + 12 * plan.clocks_apart()
             + KEPT;
+        let healed = if plan.tasks.is_some() {
+            tasks.ends.max(plan.heal_at) + tasks::PATIENCE
+        } else {
+            healed
+        };
         let deadline = if safety { plan.heal_at } else { healed };
         let deadline_max = if safety { deadline } else { healed + 4 * DUPLICATES_KEPT };
         let mut world = Self {
@@ -197,6 +220,8 @@ impl World {
             stepped_back: Vec::new(),
             walls: vec![0; slots],
             members,
+            tasks,
+            workers,
             chance,
             mutation,
             exposed: BTreeSet::new(),
@@ -228,6 +253,7 @@ impl World {
                 self.push(self.workload.submissions[index].at, Scheduled::Submit(index));
             }
         }
+        self.lay_out_tasks();
         for index in 0..self.workload.transactions.len() {
             match self.workload.transactions[index] {
                 End::Commit(at) | End::Abort(at) => self.push(at, Scheduled::EndTransaction(index)),
@@ -347,6 +373,7 @@ impl World {
             self.happen(event);
             if std::mem::take(&mut self.stirred) {
                 self.rouse();
+                self.rouse_workers();
             }
             events += 1;
             if events == EVENTS_MAX || at_once == EVENTS_AT_ONCE_MAX {
@@ -393,6 +420,15 @@ impl World {
             Scheduled::MakeTarget => self.make_target(),
             Scheduled::Told(number, told) => self.told_client(number, told),
             Scheduled::Stir => self.stirred = true,
+            Scheduled::Task(act) => self.act(act),
+            Scheduled::StartWorker(worker) => self.start_worker(worker),
+            Scheduled::Worker(worker, life, event) => self.in_worker(worker, life, event),
+            Scheduled::WorkerAsks(worker, life, round, request) => {
+                self.worker_asks(worker, life, round, request);
+            }
+            Scheduled::WorkerSilent(worker, name, heard) => {
+                self.worker_silent(worker, &name, heard);
+            }
             Scheduled::WidenTarget => {
                 let (name, partitions) = WIDENED;
                 if let Some(topic) = self.broker.topic(name) {

@@ -270,6 +270,7 @@ impl World {
             }
             _ => {}
         }
+        self.misremember(&mut live);
         self.note(|| {
             format!(
                 "slot {slot} knows {} live, {} void of lane {lane}",
@@ -304,6 +305,7 @@ impl World {
         let whole = pieces.is_empty();
         if whole {
             self.member(slot).pieces.remove(&lane);
+            self.member(slot).loaded.insert(lane);
             self.count("lanes known");
         } else {
             self.next_piece(slot, lane);
@@ -388,6 +390,9 @@ impl World {
 
     /// A command's answer may leave: what it was in is committed.
     pub(super) fn answer(&mut self, slot: usize, answer: &Answer) {
+        if self.plan.tasks.is_some() {
+            return self.task_answered(answer);
+        }
         let (place, lane) = (self.place(answer.source), i32::from(answer.source.lane.0));
         let entry = self.broker.partition(place).and_then(|log| log.read(answer.offset));
         let record = entry.and_then(|entry| entry.record.as_ref());

@@ -342,6 +342,11 @@ impl World {
     }
 
     pub(super) fn read_up_to(&mut self, slot: usize, round: u64, source: Source, at: UnixMillis) {
+        if self.mutation == Some(Mutation::WaitsForResults) && self.has_unread_results(source.lane)
+        {
+            let process = self.members[slot].process();
+            return self.wake(process, LOOK_EVERY, Wake::ReadUpTo(round, source, at));
+        }
         if self.members[slot].round == round {
             if self.member(slot).asked.remove(&source) {
                 self.count("ends passed");
@@ -422,6 +427,7 @@ impl World {
         let record = self.unnamed(source, record);
         let believes = self.mutation == Some(Mutation::BelievesCopies);
         let record = if believes { self.believed(record) } else { record };
+        let record = self.misread(source, record);
         self.step(slot, Event::Record { source, offset, appended, record });
         true
     }

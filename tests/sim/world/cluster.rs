@@ -266,7 +266,7 @@ impl World {
     }
 
     /// All or, from the first refusal on, none of the rest.
-    fn produce(
+    pub fn produce(
         &mut self,
         writer: Option<&Writer>,
         records: Vec<Outgoing>,

@@ -69,6 +69,9 @@ impl World {
                 }
             }
             Fault::Leaderless { lasts } => self.lose_leader(lasts),
+            Fault::KillWorker { worker, back_after } => self.kill_worker(worker, back_after),
+            Fault::StopWorker { worker, back_after } => self.stop_worker(worker, back_after),
+            Fault::FreezeWorker { worker, lasts } => self.freeze_worker(worker, lasts),
             Fault::Silence { topic, partition, lasts } => {
                 self.count("silences");
                 let place = Place { topic: self.lane_topics[topic], partition: partition as i32 };

@@ -1,0 +1,85 @@
+//! Drawing worlds with tasks.
+
+use std::sync::Arc;
+
+use waterclock::engine::{Millis, Tracking};
+
+use super::{DAY, Delivery, Fault, Kind, MINUTE, Plan, SECOND};
+use crate::broker::Time;
+use crate::chance::Chance;
+
+/// The workers' group waits this long for a silent member.
+pub const WORKER_SESSION: Time = 6 * SECOND;
+
+/// What there is of tasks in a world.
+#[derive(Clone, Copy, Debug)]
+pub struct Tasks {
+    /// Processes that make calls.
+    pub workers: usize,
+    /// Tasks that are created, at most.
+    pub count: usize,
+    /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
+    pub lanes_are_well: bool,
+    /// Workers only come and go as they should: then no call is ever in doubt.
+    pub workers_are_gentle: bool,
+    /// Percent of a worker's steps between two of which it dies or stands still.
+    pub step_faults: u32,
+    /// Percent of a worker's commits of which it never hears.
+    pub commit_unknown: u32,
+}
+
+impl Plan {
+    /// Lanes, workers and endpoints.
+    pub(super) fn tasks(seed: u64) -> Self {
+        let mut chance = Chance::new(!seed ^ 0x7461_736b).split();
+        let lanes_are_well = chance.percent(50);
+        let base = if lanes_are_well { Kind::Healthy } else { Kind::Faulty };
+        let mut plan = Self::new(seed, base, Delivery::ExactlyOnce);
+        let workers_are_gentle = chance.percent(30);
+        let is_rough = !workers_are_gentle;
+        let tasks = Tasks {
+            workers: chance.between(1, 3) as usize,
+            count: chance.spread(5, 60) as usize,
+            lanes_are_well,
+            workers_are_gentle,
+            step_faults: if is_rough { *chance.pick(&[0, 2, 8]) } else { 0 },
+            commit_unknown: if is_rough { *chance.pick(&[0, 5, 20]) } else { 0 },
+        };
+        plan.kind = Kind::Tasks;
+        plan.tasks = Some(tasks);
+        (plan.submissions, plan.stories, plan.poison, plan.large) = (0, 0, 0, false);
+        let span = *chance.pick(&[5 * SECOND, 30 * SECOND, 2 * MINUTE]);
+        let from = plan.submits.0;
+        plan.submits.1 = from + span;
+        plan.delay_max = *chance.pick(&[3 * SECOND, 20 * SECOND, 2 * MINUTE]);
+        let until = from + span + plan.delay_max + 30 * SECOND;
+        // All offsets of the group are kept, and clocks only run apart: tasks are late with them, and nothing else is shown by that.
+        plan.faults.retain(|(_, fault)| !matches!(fault, Fault::Away { .. } | Fault::Clock { .. }));
+        for (at, _) in &mut plan.faults {
+            *at = (*at).min(until);
+        }
+        for _ in 0..chance.between(1, 8) {
+            let (at, worker) = (chance.between(from, until), chance.below(tasks.workers));
+            let back_after = chance.spread(50, 20 * SECOND);
+            let fault = match chance.between(0, 5) {
+                _ if workers_are_gentle => Fault::StopWorker { worker, back_after },
+                0..=1 => Fault::KillWorker { worker, back_after },
+                2 => Fault::StopWorker { worker, back_after },
+                3 => Fault::FreezeWorker { worker, lasts: chance.spread(50, 5 * SECOND) },
+                _ => {
+                    let lasts = chance.between(WORKER_SESSION, 4 * WORKER_SESSION);
+                    Fault::FreezeWorker { worker, lasts }
+                }
+            };
+            plan.faults.push((at, fault));
+        }
+        plan.heal_at = until + MINUTE;
+        let setup = Arc::make_mut(&mut plan.setup);
+        setup.topics = setup.topics.clone().with_tasks();
+        setup.limits.tracking = Tracking::Full;
+        setup.limits.history = Millis(DAY);
+        // Tasks are larger than other records, and wait for each other.
+        setup.limits.memory_bytes = setup.limits.memory_bytes.max(256 << 10);
+        plan
+    }
+}

@@ -1,0 +1,381 @@
+//! Tasks: who asks for them, what endpoints answer, and what users see of them.
+
+mod draft;
+mod mutating;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use waterclock::engine::messages::{Answer, Outcome};
+use waterclock::engine::sealed::{self, Submission};
+use waterclock::engine::task::registry::Registry;
+use waterclock::engine::task::result::TaskResult;
+use waterclock::engine::timers::{Change, Timer, TimerId};
+use waterclock::engine::work::Scope;
+use waterclock::engine::{Offset, Record, UnixMillis};
+
+use super::World;
+use crate::broker::{EPOCH_MS, Place, Time};
+use crate::member::Up;
+use crate::mutation::Mutation;
+use crate::network::{Act, Scheduled, Wake};
+use crate::plan::{MINUTE, SECOND};
+pub use draft::Draft;
+
+/// How often it is looked what users see.
+const LOOK_EVERY: Time = 500;
+/// Members hear of another version of projects and services within this.
+const HEARD_WITHIN: Time = 1_900;
+/// All that waits has its turn within this, once nothing goes wrong any more.
+pub(super) const PATIENCE: Time = 40 * MINUTE;
+/// Users look on for so long after the last task has ended.
+const AFTERMATH: Time = 30 * SECOND;
+/// What is counted and what stands in the changelog may differ for so many looks while nothing is on its way.
+const MISCOUNTS_MAX: u32 = 8;
+
+/// A call as its endpoint saw it.
+#[derive(Clone, Debug)]
+pub struct Called {
+    pub task: usize,
+    pub turn: u32,
+    pub at: Time,
+    /// By the slowest broker's clock.
+    pub now: UnixMillis,
+    pub scope: Scope,
+    pub worker: usize,
+    pub is_open: bool,
+}
+
+/// All that is known of tasks in a world.
+#[derive(Default)]
+pub struct Tasks {
+    pub drafts: Vec<Draft>,
+    pub of: BTreeMap<TimerId, usize>,
+    pub tasks_topic: usize,
+    /// Versions of projects and services, and since when each is in force.
+    pub registries: Vec<(Time, Arc<Registry>)>,
+    published: usize,
+    pub calls: Vec<Called>,
+    /// What was appended of each creation first.
+    created: BTreeMap<usize, Record>,
+    /// What the changelog says of each task, in its order, and when it was appended.
+    pub seen: BTreeMap<usize, Vec<(Time, Timer)>>,
+    /// How far each lane's changelog was looked at.
+    looked: BTreeMap<i32, Offset>,
+    /// Of whose cancel users heard that it is done.
+    pub cancelled: Vec<usize>,
+    /// When the last task is due, and faults of users are over.
+    pub ends: Time,
+    is_quiet: bool,
+    miscounts: BTreeMap<usize, u32>,
+}
+
+impl World {
+    /// What is to happen to tasks.
+    pub(super) fn lay_out_tasks(&mut self) {
+        let Some(plan) = self.plan.tasks else { return };
+        for index in 0..self.tasks.drafts.len() {
+            if self.plan.only.as_ref().is_some_and(|only| !only.contains(&index)) {
+                continue;
+            }
+            let Draft { at, again, replays, cancels, .. } = self.tasks.drafts[index].clone();
+            self.push(at, Scheduled::Task(Act::Create(index)));
+            let acts = [(again, Act::Create(index)), (replays, Act::Replay(index))];
+            for (times, act) in acts.into_iter().chain([(cancels, Act::Cancel(index))]) {
+                times.into_iter().for_each(|at| self.push(at, Scheduled::Task(act)));
+            }
+        }
+        for version in 1..self.tasks.registries.len() {
+            self.push(self.tasks.registries[version].0, Scheduled::Task(Act::Publish(version)));
+        }
+        for worker in 0..plan.workers {
+            let at = self.chance.between(0, 5 * SECOND);
+            self.push(at, Scheduled::StartWorker(worker));
+        }
+        if !plan.lanes_are_well {
+            for _ in 0..self.chance.between(0, 20) {
+                let at = self.chance.between(self.plan.submits.0, self.plan.heal_at);
+                let luck = self.chance.between(0, u64::MAX);
+                self.push(at, Scheduled::Task(Act::Copy(luck)));
+            }
+        }
+        self.push(LOOK_EVERY, Scheduled::Task(Act::Look));
+    }
+
+    pub(super) fn act(&mut self, act: Act) {
+        self.note(|| format!("{act:?}"));
+        match act {
+            Act::Create(index) => {
+                let record = self.creation(index);
+                self.tasks.created.entry(index).or_insert_with(|| record.clone());
+                self.to_intake(index, record);
+            }
+            Act::Replay(index) => {
+                if let Some(record) = self.tasks.created.get(&index).cloned() {
+                    self.count("creations replayed");
+                    self.to_intake(index, record);
+                }
+            }
+            Act::Cancel(index) => {
+                if self.tasks.created.contains_key(&index) {
+                    self.count("tasks to be cancelled");
+                    let now = self.api_now();
+                    let id = &self.tasks.drafts[index].id;
+                    let record = sealed::cancel(&self.plan.setup.key, now, id);
+                    self.to_intake(index, record);
+                }
+            }
+            Act::Copy(luck) => self.copy_some(luck),
+            Act::Publish(version) => self.publish(version),
+            Act::Look => self.look_at_tasks(),
+        }
+    }
+
+    fn api_now(&self) -> UnixMillis {
+        self.broker.slowest_clock(self.at)
+    }
+
+    fn creation(&self, index: usize) -> Record {
+        let Draft { id, spec, due, .. } = &self.tasks.drafts[index];
+        let submission = Submission {
+            id,
+            spec,
+            due: UnixMillis(EPOCH_MS + due),
+            expires: None,
+            key: None,
+            value: Some(id.as_str().as_bytes()),
+            headers: &[],
+        };
+        sealed::submit(&self.plan.setup.key, self.api_now(), &submission)
+    }
+
+    fn to_intake(&mut self, index: usize, record: Record) {
+        let lane = self.tasks.drafts[index].id.lane_of(self.plan.setup.lanes);
+        let place = Place { topic: self.lane_topics[0], partition: i32::from(lane.0) };
+        if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
+            self.breach("model", format!("task {index} is refused: {refusal:?}"));
+        }
+        self.stirred = true;
+    }
+
+    /// Writes what stands in a tier or among the results there once more.
+    fn copy_some(&mut self, luck: u64) {
+        let first = self.plan.setup.topics.intakes.len();
+        let mut all = Vec::new();
+        for topic in &self.lane_topics[first..] {
+            for (partition, log) in self.broker.topics[*topic].partitions.iter().enumerate() {
+                let place = Place { topic: *topic, partition: partition as i32 };
+                all.extend(log.ledger().map(|(offset, _)| (place, offset)));
+            }
+        }
+        if all.is_empty() {
+            return;
+        }
+        let (place, offset) = all[(luck % all.len() as u64) as usize];
+        let log = self.broker.partition(place);
+        let record = log.and_then(|log| log.read(offset)).and_then(|entry| entry.record.clone());
+        let Some(record) = record else { return };
+        self.count("sealed records copied");
+        if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
+            self.breach("model", format!("a copy is refused: {refusal:?}"));
+        }
+        self.stirred = true;
+    }
+
+    // Projects and services.
+
+    fn publish(&mut self, version: usize) {
+        self.tasks.published = version;
+        if self.mutation == Some(Mutation::MissesPauses) {
+            return;
+        }
+        for slot in 0..self.members.len() {
+            let wait = self.chance.between(0, HEARD_WITHIN);
+            self.wake(self.members[slot].process(), wait, Wake::Registry(version));
+        }
+        for worker in 0..self.workers.len() {
+            let wait = self.chance.between(0, HEARD_WITHIN);
+            self.tell_worker_of_registry(worker, wait, version);
+        }
+    }
+
+    /// A process that has started hears of projects and services after a while.
+    pub fn hear_registry(&mut self, slot: usize) {
+        if self.plan.tasks.is_some() {
+            let wait = self.chance.between(0, HEARD_WITHIN);
+            let process = self.members[slot].process();
+            let version = self.heard_at_start();
+            self.wake(process, wait, Wake::Registry(version));
+        }
+    }
+
+    /// What a process hears of projects and services when it starts.
+    pub fn heard_at_start(&self) -> usize {
+        let misses = self.mutation == Some(Mutation::MissesPauses);
+        if misses { 0 } else { self.tasks.published }
+    }
+
+    /// Projects and services, as workers are told of them.
+    pub fn registry_of_workers(&self, version: usize) -> Arc<Registry> {
+        let registry = &self.tasks.registries[version].1;
+        match self.mutation {
+            Some(Mutation::OpensMore) => Arc::new(draft::with_more(registry)),
+            _ => Arc::clone(registry),
+        }
+    }
+
+    // Endpoints.
+
+    /// A call begins: how long it takes, what comes of it, and whether its endpoint seems to be away.
+    pub fn called(&mut self, called: Called) -> (Time, TaskResult, bool) {
+        self.count("calls");
+        let Called { task, turn, at, .. } = called;
+        let draft = &self.tasks.drafts[task];
+        let nth = self.tasks.calls.iter().filter(|of| of.task == task).count();
+        let answer = draft.answer(nth);
+        if called.now.0 < EPOCH_MS + draft.due {
+            let what = format!("task {task} is called at {}, due {}", called.now.0, draft.due);
+            self.breach("never early", what);
+        }
+        if self.tasks.calls.iter().any(|of| of.task == task && of.turn == turn) {
+            self.breach("one call a turn", format!("turn {turn} of task {task} is called again"));
+        }
+        self.check_pause(&called);
+        self.tasks.calls.push(called);
+        self.check_open(self.tasks.calls.len() - 1);
+        self.note(|| format!("task {task} turn {turn} is called at {at}"));
+        answer
+    }
+
+    fn check_pause(&mut self, called: &Called) {
+        let project = &called.scope.project;
+        let since = self.tasks.registries[..=self.tasks.published].iter().rev();
+        let since = since.take_while(|(_, of)| of.project(project).paused).last();
+        let Some((since, _)) = since else { return };
+        // Who stood still meanwhile may not have heard of it.
+        let was_awake = self.workers[called.worker].awake_since <= *since;
+        if was_awake && called.at >= since + 2 * SECOND {
+            let what = format!("task {} is called {} ms later", called.task, called.at - since);
+            self.breach("paused", what);
+        }
+    }
+
+    fn check_open(&mut self, last: usize) {
+        let scope = self.tasks.calls[last].scope.clone();
+        let open: Vec<&Called> = self
+            .tasks
+            .calls
+            .iter()
+            .filter(|of| of.is_open && self.is_live_worker(of.worker))
+            .filter(|of| of.scope.project == scope.project)
+            .collect();
+        let of_scope = open.iter().filter(|of| of.scope == scope).count();
+        let registry = &self.tasks.registries[0].1;
+        let of_project = registry.project(&scope.project);
+        let service = match &scope.callee {
+            waterclock::engine::work::Callee::Service(name) => of_project.services.get(&**name),
+            waterclock::engine::work::Callee::Host(_) => None,
+        };
+        let most = service.map_or(u32::MAX, |service| service.concurrency) as usize;
+        if of_scope > most || open.len() > of_project.concurrency as usize {
+            let what = format!("{of_scope} of {most} of {scope:?}, {} of its project", open.len());
+            self.breach("open calls", what);
+        }
+    }
+
+    // What users see.
+
+    /// Reads on in the changelog, as users see it.
+    pub fn follow_tasks(&mut self) {
+        for partition in 0..i32::from(self.plan.setup.lanes) {
+            let place = Place { topic: self.timers_topic, partition };
+            let mut next = self.tasks.looked.get(&partition).copied().unwrap_or_default();
+            while let Ok(Some((offset, entry))) = self.broker.fetch(place, next) {
+                next = offset.next();
+                let Some(record) = &entry.record else { continue };
+                let at = entry.at;
+                match Change::decode(record.key(), record.value()) {
+                    Ok(Change::Timer(timer)) => {
+                        if let Some(task) = self.tasks.of.get(&timer.timer_id) {
+                            self.tasks.seen.entry(*task).or_default().push((at, timer));
+                        }
+                    }
+                    Ok(_) => {}
+                    Err(error) => {
+                        self.breach("timers", format!("{offset:?} of lane {partition}: {error:?}"));
+                        return;
+                    }
+                }
+            }
+            self.tasks.looked.insert(partition, next);
+        }
+    }
+
+    /// What users see of a task now.
+    pub fn task_now(&self, task: usize) -> Option<&Timer> {
+        self.tasks.seen.get(&task).and_then(|seen| seen.last()).map(|(_, timer)| timer)
+    }
+
+    fn look_at_tasks(&mut self) {
+        self.follow_tasks();
+        self.check_credits();
+        let made = self.tasks.created.keys();
+        let is_over = |task: &usize| self.task_now(*task).is_some_and(|of| of.state.is_final());
+        let all = self.tasks.drafts.len();
+        let is_made = self.plan.only.as_ref().map_or(all, |only| only.len().min(all));
+        if !self.tasks.is_quiet
+            && self.at >= self.plan.heal_at.max(self.tasks.ends)
+            && made.len() == is_made
+            && self.tasks.created.keys().all(is_over)
+        {
+            self.tasks.is_quiet = true;
+            self.deadline = self.at + AFTERMATH;
+            self.deadline_max = self.deadline;
+        } else if !self.tasks.is_quiet && self.at + LOOK_EVERY > self.deadline {
+            return;
+        }
+        self.after(LOOK_EVERY, Scheduled::Task(Act::Look));
+    }
+
+    /// The lanes count the credits of those tasks that workers hold, and of no others.
+    fn check_credits(&mut self) {
+        for slot in 0..self.members.len() {
+            let Some(lanes) = self.members[slot].settled_lanes().map(<[u16]>::to_vec) else {
+                self.tasks.miscounts.remove(&slot);
+                continue;
+            };
+            let engine = self.members[slot].engine.as_ref();
+            let counted = engine.map_or(0, |engine| engine.figures().tasks_credits);
+            let is_here = |task: usize| {
+                let lane = self.tasks.drafts[task].id.lane_of(self.plan.setup.lanes);
+                lanes.contains(&lane.0)
+            };
+            let pending = self.tasks.seen.keys().filter(|task| is_here(**task));
+            let pending = pending.filter_map(|task| self.task_now(*task));
+            let held = pending.filter(|timer| !timer.state.is_final());
+            let held = held.filter_map(|timer| timer.task?.held);
+            let held: usize = held.map(|held| usize::from(held.credits)).sum();
+            let miscounts = self.tasks.miscounts.entry(slot).or_default();
+            *miscounts = if counted == held { 0 } else { *miscounts + 1 };
+            if *miscounts > MISCOUNTS_MAX {
+                let what = format!("slot {slot} counts {counted} credits, and workers hold {held}");
+                self.breach("credits", what);
+            }
+        }
+    }
+
+    /// What became of a cancel may be told.
+    pub fn task_answered(&mut self, answer: &Answer) {
+        self.count("cancels of tasks answered");
+        if let (Outcome::Cancelled, Some(task)) =
+            (answer.outcome, self.tasks.of.get(&answer.timer_id))
+        {
+            self.tasks.cancelled.push(*task);
+        }
+    }
+
+    pub fn is_live_worker(&self, worker: usize) -> bool {
+        let of = &self.workers[worker];
+        of.up == Up::Alive && self.broker.workers.knows(&of.name)
+    }
+}

@@ -1,0 +1,89 @@
+//! What mutations make of what lanes read of tasks, and of what they are told.
+
+use waterclock::engine::header;
+use waterclock::engine::state::{Kind, State, TaskState};
+use waterclock::engine::task::id::TaskId;
+use waterclock::engine::task::scope::TasksPartition;
+use waterclock::engine::timers::{HeldBy, Live, Progress, TimerId};
+use waterclock::engine::{Lane, Record, Source};
+
+use crate::mutation::Mutation;
+use crate::world::World;
+
+const STATE: &[u8] = b"x-delay-state";
+
+impl World {
+    /// The record of a task as a mutation has it read.
+    pub fn misread(&mut self, source: Source, record: Record) -> Record {
+        let is_for_this = matches!(
+            self.mutation,
+            Some(Mutation::IgnoresTurns | Mutation::RevivesCopies | Mutation::DropsReread)
+        );
+        if !is_for_this || self.plan.tasks.is_none() {
+            return record;
+        }
+        self.follow_tasks();
+        let topics = &self.plan.setup.topics;
+        let kind = match topics.tier_of(source.topic) {
+            Some(_) => Kind::Hop,
+            None if topics.results() == Some(source.topic) => Kind::Result,
+            None => return record,
+        };
+        self.misread_as(kind, &record).unwrap_or(record)
+    }
+
+    fn misread_as(&self, kind: Kind, record: &Record) -> Option<Record> {
+        let key = &self.plan.setup.key;
+        let directive = header::read(record.headers()).ok()?;
+        let bound = directive.bound(record.key());
+        let state = State::open(directive.state?, key, &bound).ok()?;
+        let task = state.task.filter(|task| state.kind == kind && task.turn > 0)?;
+        let id = TaskId::parse(std::str::from_utf8(directive.id?).ok()?).ok()?;
+        let seen = self.task_now(*self.tasks.of.get(&TimerId::task(&id))?)?;
+        let progress = seen.task.unwrap_or_default();
+        let is_pending = !seen.state.is_final();
+        let turn = match self.mutation? {
+            Mutation::IgnoresTurns if is_pending && task.turn < progress.turn => progress.turn,
+            Mutation::RevivesCopies if kind == Kind::Hop && !is_pending => 0,
+            Mutation::DropsReread
+                if kind == Kind::Result
+                    && is_pending
+                    && progress.held.is_none()
+                    && progress.turn == task.turn =>
+            {
+                task.turn + 1_000
+            }
+            _ => return None,
+        };
+        let sealed = State { task: Some(TaskState { turn, ..task }), ..state }.seal(key, &bound);
+        let headers = record.headers().map(|(name, value)| match name {
+            STATE => (name, Some(sealed.as_ref())),
+            _ => (name, value),
+        });
+        let headers: Vec<_> = headers.collect();
+        Some(Record::new(record.key(), record.value(), headers.into_iter()))
+    }
+
+    /// What is pending, as a mutation has it told.
+    pub fn misremember(&self, live: &mut [Live]) {
+        for task in live.iter_mut().filter_map(|live| live.task.as_mut()) {
+            match self.mutation {
+                Some(Mutation::ForgetsCredits) => {
+                    task.held = task.held.map(|held| HeldBy { credits: 0, ..held });
+                }
+                Some(Mutation::DecidesTwice) if task.turn > 0 && task.held.is_none() => {
+                    let held = Some(HeldBy { partition: TasksPartition(0), credits: 1 });
+                    *task = Progress { held, ..*task };
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Something stands among the results of a lane that is not read, as its transaction is open.
+    pub fn has_unread_results(&self, lane: Lane) -> bool {
+        let results = self.plan.setup.topics.results();
+        let of = |topic| self.broker.partition(self.place(Source { topic, lane }));
+        results.and_then(of).is_some_and(|log| log.last_stable() < log.end())
+    }
+}
