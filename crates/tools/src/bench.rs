@@ -10,6 +10,7 @@ mod machine;
 mod report;
 mod service;
 mod tally;
+mod tasks;
 mod timeline;
 mod timers;
 
@@ -98,6 +99,8 @@ enum Case {
     Tracked,
     /// As many pending timers: memory, index, look-ups, cancels, restarts; no part of all
     Timers,
+    /// Tasks: creates, calls, lateness, a pause, a killed worker, memory; no part of all
+    Tasks,
     /// Copy, spike and steady
     All,
 }
@@ -144,6 +147,14 @@ enum Failed {
         #[source]
         source: reqwest::Error,
     },
+    #[error("could not {what} at waterclock")]
+    Ask {
+        what: &'static str,
+        #[source]
+        source: tasks::AskError,
+    },
+    #[error("the calls of a killed worker were not made, or not made again")]
+    NoCalls,
     #[error("waterclock did not find its timers within {seconds} s of its start: {last}")]
     NotFound { seconds: u64, last: String },
     #[error("a reader ended without a word")]
@@ -285,6 +296,7 @@ impl Bench {
             steady: Vec::new(),
             pending: Vec::new(),
             timers: Vec::new(),
+            tasks: None,
         };
         self.cases(&bench, &mut report)?;
         machine.load_after = machine::load();
@@ -300,6 +312,10 @@ impl Bench {
                 for delivery in deliveries {
                     report.timers.push(bench.timers(*delivery, self.records)?);
                 }
+                return Ok(());
+            }
+            Case::Tasks => {
+                report.tasks = Some(bench.tasks(self.records, self.seconds, self.delay)?);
                 return Ok(());
             }
             _ => {}

@@ -239,6 +239,8 @@ impl Cases<'_> {
             lanes: self.lanes,
             horizon: (held == Held::Memory).then_some(MEMORY_HORIZON.0),
             tracked_max,
+            roles: None,
+            calls_loopback: false,
             dir: &self.dir,
             profile: profile.as_deref(),
         })

@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::machine::Machine;
 use super::tally::{Check, Spread};
+use super::tasks::Tasks;
 use super::timeline::Point;
 use waterclock_kafka::Delivery;
 
@@ -151,6 +152,7 @@ pub(super) struct Report {
     pub(super) steady: Vec<Steady>,
     pub(super) pending: Vec<Pending>,
     pub(super) timers: Vec<Timers>,
+    pub(super) tasks: Option<Tasks>,
 }
 
 /// The name of a way of delivery, as it is configured.
@@ -176,7 +178,7 @@ fn rounded(value: f64) -> f64 {
     (value * 1_000.0).round() / 1_000.0
 }
 
-fn mib(bytes: u64) -> f64 {
+pub(super) fn mib(bytes: u64) -> f64 {
     bytes as f64 / f64::from(1 << 20)
 }
 
@@ -185,11 +187,11 @@ fn thousands(rate: f64) -> String {
 }
 
 /// The same for what takes less than a millisecond.
-fn fine(Spread { p50, p90, p99, max }: Spread) -> String {
+pub(super) fn fine(Spread { p50, p90, p99, max }: Spread) -> String {
     format!("{p50:.2} / {p90:.2} / {p99:.2} / {max:.1}")
 }
 
-fn spread(Spread { p50, p90, p99, max }: Spread) -> String {
+pub(super) fn spread(Spread { p50, p90, p99, max }: Spread) -> String {
     format!("{p50:.1} / {p90:.1} / {p99:.1} / {max:.0}")
 }
 
@@ -225,6 +227,14 @@ impl Report {
         }
         for spike in &self.spikes {
             look(spike.what(), &spike.check);
+        }
+        for (what, check) in self.tasks.iter().flat_map(Tasks::checks) {
+            look(what.to_owned(), check);
+        }
+        if let Some(late) = self.tasks.as_ref().and_then(Tasks::created_late_ms) {
+            failures.push(format!(
+                "spike of calls: created {late} ms after it was due, so it shows nothing"
+            ));
         }
         for timers in self.timers.iter().filter(|timers| timers.wrong > 0) {
             failures.push(format!("timers, {}: {} wrong answers", timers.delivery, timers.wrong));
@@ -311,7 +321,8 @@ impl Report {
         let copies = self.copies.iter().map(|copies| copies.delivery);
         let pending = self.pending.iter().map(|pending| pending.delivery);
         let timers = self.timers.iter().map(|timers| timers.delivery);
-        let mut ways: Vec<_> = copies.chain(pending).chain(timers).collect();
+        let tasks = self.tasks.iter().map(|tasks| tasks.delivery);
+        let mut ways: Vec<_> = copies.chain(pending).chain(timers).chain(tasks).collect();
         ways.dedup();
         ways
     }
@@ -373,6 +384,9 @@ impl Report {
             }
         }
         rows.extend(self.timer_rows());
+        for (what, cell) in self.tasks.iter().flat_map(Tasks::rows) {
+            rows.push(each(&what, &|_| Some(cell.clone())));
+        }
         let mut counts: Vec<u64> = self.pending.iter().map(|pending| pending.records).collect();
         counts.sort_unstable();
         counts.dedup();
@@ -494,6 +508,7 @@ mod tests {
             }],
             pending: Vec::new(),
             timers: Vec::new(),
+            tasks: None,
         }
     }
 

@@ -25,6 +25,10 @@ pub(super) struct Start<'a> {
     pub(super) horizon: Option<&'a str>,
     /// How many timers it may track, if it is not to be the configured number.
     pub(super) tracked_max: Option<u64>,
+    /// What it does, if it is not to do everything.
+    pub(super) roles: Option<&'a str>,
+    /// Workers may call this machine.
+    pub(super) calls_loopback: bool,
     /// Keeps its name, and its log.
     pub(super) dir: &'a Path,
     /// Where a profile of it goes, without the ending.
@@ -52,6 +56,9 @@ impl Service {
         command.args(["run", "--http", &http.to_string(), "--delivery", start.delivery]);
         command.arg("--data-dir").arg(start.dir.join("data"));
         command.args(["--allow", &format!(r"{}-.*", start.namespace)]);
+        if let Some(roles) = start.roles {
+            command.args(["--roles", roles]);
+        }
         // There is no flag for these, and the environment is above the file.
         command.env("WATERCLOCK_LANES", start.lanes.to_string());
         if let Some(most) = start.tracked_max {
@@ -59,6 +66,9 @@ impl Service {
         }
         if let Some(horizon) = start.horizon {
             command.env("WATERCLOCK_HORIZON", horizon);
+        }
+        if start.calls_loopback {
+            command.env("WATERCLOCK_CALLBACKS__NETWORKS", "127.0.0.0/8");
         }
         let child = command
             .stdin(Stdio::null())
@@ -76,6 +86,13 @@ impl Service {
         let lines: Vec<&str> = log.lines().collect();
         let shown = lines[lines.len().saturating_sub(LINES_SHOWN)..].join("\n");
         Some(format!("{status}\n{shown}"))
+    }
+
+    /// Ends it as a crash does.
+    pub(super) fn kill(mut self) {
+        // That it has ended already is what the caller wants.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 
     pub(super) fn cpu(&self) -> Cpu {

@@ -25,6 +25,12 @@ impl Lateness {
         self.0.saturating_record(us);
     }
 
+    /// Takes in what another one has.
+    pub(super) fn add(&mut self, other: &Self) {
+        // The bounds of both are the same, so nothing is out of range.
+        let _ = self.0.add(&other.0);
+    }
+
     /// Percentiles in milliseconds; `None` when nothing was recorded.
     pub(super) fn spread(&self) -> Option<Spread> {
         if self.0.is_empty() {

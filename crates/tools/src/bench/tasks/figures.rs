@@ -1,0 +1,197 @@
+//! What the case found, and how it is shown.
+
+use serde::Serialize;
+
+use super::super::report::{fine, mib, ratio, spread};
+use super::super::tally::{Check, Spread};
+
+/// How tasks are created.
+#[derive(Debug, Serialize)]
+pub(crate) struct Creates {
+    /// Tasks that were acknowledged a second, the median of the rounds.
+    pub(super) per_second: f64,
+    pub(super) rounds_per_second: Vec<f64>,
+    /// Requests that look at nothing over as many connections; of batches: records that one producer writes.
+    pub(super) raw_per_second: f64,
+    /// From a request to its answer.
+    pub(super) answer_ms: Option<Spread>,
+    /// From the last answer until the last tasks could be looked up.
+    pub(super) taken_in_ms: f64,
+    /// Processor time of waterclock for each, in microseconds.
+    pub(super) cpu_us: f64,
+    pub(super) by_thread_us: Vec<(String, f64)>,
+}
+
+/// Many calls that are due at one instant.
+#[derive(Debug, Serialize)]
+pub(crate) struct Calls {
+    /// How long before they were due the last task was acknowledged; negative: it came too late.
+    pub(super) created_before_due_ms: i64,
+    /// From the due instant to the last call.
+    pub(super) per_second: f64,
+    /// From the first tenth of the calls to the last one.
+    pub(super) middle_per_second: f64,
+    /// What the load calls the stub by itself.
+    pub(super) raw_per_second: f64,
+    /// Processor time of waterclock for each from the due instant on, in microseconds.
+    pub(super) cpu_us: f64,
+    pub(super) by_thread_us: Vec<(String, f64)>,
+    pub(super) memory_peak_bytes: Option<u64>,
+    pub(super) check: Check,
+}
+
+/// Tasks that are created and called at a steady rate.
+#[derive(Debug, Serialize)]
+pub(crate) struct Steady {
+    /// Calls a second.
+    pub(super) rate: u64,
+    /// From when a task was due until its call was with the stub.
+    pub(super) call_ms: Spread,
+    /// A record at the same rate, produced when it is due, until a reader has it.
+    pub(super) floor_ms: Spread,
+    pub(super) cpu_us: f64,
+    pub(super) by_thread_us: Vec<(String, f64)>,
+    pub(super) check: Check,
+}
+
+/// A pause, and a killed worker.
+#[derive(Debug, Serialize)]
+pub(crate) struct Faults {
+    /// From the request for a pause to its answer.
+    pub(super) pause_answered_ms: f64,
+    /// From the request to the last call.
+    pub(super) paused_after_ms: f64,
+    /// From the request to go on to the first call.
+    pub(super) went_on_after_ms: f64,
+    pub(super) check: Check,
+    /// Calls that a worker had open when it was killed.
+    pub(super) killed_calls: usize,
+    /// From the kill until the first and the last of them was made again.
+    pub(super) called_again_ms: [f64; 2],
+}
+
+/// Resident memory with nothing pending, with tasks, and with as many timers besides.
+#[derive(Debug, Serialize)]
+pub(crate) struct Memory {
+    pub(super) pending: u64,
+    pub(super) empty_bytes: Option<u64>,
+    pub(super) tasks_bytes: Option<u64>,
+    pub(super) both_bytes: Option<u64>,
+}
+
+impl Memory {
+    /// Bytes of one task and of one timer.
+    fn each(&self) -> Option<(f64, f64)> {
+        let (empty, tasks, both) = (self.empty_bytes?, self.tasks_bytes?, self.both_bytes?);
+        let each = |more: u64, less: u64| (more as f64 - less as f64) / self.pending.max(1) as f64;
+        Some((each(tasks, empty), each(both, tasks)))
+    }
+}
+
+/// Everything about tasks.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tasks {
+    pub(crate) delivery: &'static str,
+    pub(super) single: Creates,
+    pub(super) batched: Creates,
+    pub(super) calls: Calls,
+    pub(super) steady: Steady,
+    pub(super) faults: Faults,
+    pub(super) memory: Memory,
+}
+
+impl Tasks {
+    /// What was checked, and its name.
+    pub(crate) fn checks(&self) -> [(&'static str, &Check); 3] {
+        [
+            ("spike of calls", &self.calls.check),
+            ("steady calls", &self.steady.check),
+            ("calls about a pause", &self.faults.check),
+        ]
+    }
+
+    /// How much too late the spike was created, in ms.
+    pub(crate) fn created_late_ms(&self) -> Option<i64> {
+        let before = self.calls.created_before_due_ms;
+        (before < 0).then_some(-before)
+    }
+
+    /// The rows of the table.
+    pub(crate) fn rows(&self) -> Vec<(String, String)> {
+        let Self { single, batched, calls, steady, faults, memory, .. } = self;
+        let rate = |rate: f64| format!("{rate:.0}/s");
+        let part = |rate: f64, of: f64| format!("{:.3}", ratio(rate, of));
+        let row = |what: &str, cell: String| (format!("tasks: {what}"), cell);
+        let answer = |of: &Creates| of.answer_ms.map_or_else(String::new, fine);
+        let again = faults.called_again_ms;
+        let mut rows = vec![
+            row(
+                "single creates, part of requests that look at nothing",
+                part(single.per_second, single.raw_per_second),
+            ),
+            row(
+                "batched creates, part of raw writes",
+                part(batched.per_second, batched.raw_per_second),
+            ),
+            row(
+                "calls, part of calls without waterclock",
+                part(calls.middle_per_second, calls.raw_per_second),
+            ),
+            row("requests that look at nothing", rate(single.raw_per_second)),
+            row("single creates", rate(single.per_second)),
+            row("raw writes", rate(batched.raw_per_second)),
+            row("batched creates", rate(batched.per_second)),
+            row("calls without waterclock", rate(calls.raw_per_second)),
+            row("calls of a spike, in the middle", rate(calls.middle_per_second)),
+            row("calls of a spike, to the last one", rate(calls.per_second)),
+            row("answer to a single create, p50 / p90 / p99 / max ms", answer(single)),
+            row("answer to a batch, p50 / p90 / p99 / max ms", answer(batched)),
+            row("single creates are with their lanes, ms", format!("{:.0}", single.taken_in_ms)),
+            row("batched creates are with their lanes, ms", format!("{:.0}", batched.taken_in_ms)),
+            row(
+                &format!("due to the call at {}/s, p50 / p90 / p99 / max ms", steady.rate),
+                spread(steady.call_ms),
+            ),
+            row("floor at that rate, p50 / p90 / p99 / max ms", spread(steady.floor_ms)),
+            row("a pause is in force, ms", format!("{:.0}", faults.paused_after_ms)),
+            row("calls go on after a pause, ms", format!("{:.0}", faults.went_on_after_ms)),
+            row(
+                &format!("{} calls of a killed worker again, first / last ms", faults.killed_calls),
+                format!("{:.0} / {:.0}", again[0], again[1]),
+            ),
+            row("processor time of a single create, us", format!("{:.0}", single.cpu_us)),
+            row("processor time of a batched create, us", format!("{:.0}", batched.cpu_us)),
+            row("processor time of a call in a spike, us", format!("{:.0}", calls.cpu_us)),
+            row("processor time of a task at the rate, us", format!("{:.0}", steady.cpu_us)),
+        ];
+        if let Some((task, timer)) = memory.each() {
+            rows.push(row(
+                &format!("memory of each of {} tasks / timers, bytes", memory.pending),
+                format!("{task:.0} / {timer:.0}"),
+            ));
+        }
+        if let Some(bytes) = calls.memory_peak_bytes {
+            rows.push(row("memory at most, MiB", format!("{:.0}", mib(bytes))));
+        }
+        rows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_that_of_one_more() {
+        let mut memory = Memory {
+            pending: 1_000,
+            empty_bytes: Some(50_000),
+            tasks_bytes: Some(450_000),
+            both_bytes: Some(750_000),
+        };
+        let (task, timer) = memory.each().unwrap();
+        assert!((task - 400.0).abs() < 1e-9 && (timer - 300.0).abs() < 1e-9, "{task} {timer}");
+        memory.tasks_bytes = None;
+        assert_eq!(memory.each(), None, "the system does not tell");
+    }
+}

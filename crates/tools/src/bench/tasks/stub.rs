@@ -1,0 +1,136 @@
+//! The service that tasks call, inside this process. It notes each call and answers at once, or holds the call open.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::{HeaderMap, StatusCode};
+use axum::routing::any;
+use axum::serve::ListenerExt as _;
+use parking_lot::Mutex;
+use tokio::net::TcpListener;
+
+use waterclock_engine::UnixMillis;
+
+/// Begins the path of a call that is answered at once; its number follows.
+pub(super) const CALL: &str = "/call/";
+/// Begins the path of a call whose first turn is held open.
+pub(super) const HOLD: &str = "/hold/";
+/// Longer than a case that holds calls open.
+const HELD: Duration = Duration::from_secs(120);
+
+/// One call.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Call {
+    /// The number in its path.
+    pub(super) n: u64,
+    /// When its task was due.
+    pub(super) due: UnixMillis,
+    /// When it was here.
+    pub(super) at: Instant,
+}
+
+/// What came.
+#[derive(Debug, Default)]
+struct Seen {
+    calls: Mutex<Vec<Call>>,
+    /// Calls that were held open, and whose connection the caller closed.
+    broken: Mutex<Vec<(u64, Instant)>>,
+}
+
+impl Seen {
+    fn note(&self, n: u64, headers: &HeaderMap) -> u32 {
+        let number = |name| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+        let turn = number("waterclock-turn").and_then(|turn| u32::try_from(turn).ok());
+        let turn = turn.unwrap_or_default();
+        let due = UnixMillis(number("waterclock-due").unwrap_or_default());
+        self.calls.lock().push(Call { n, due, at: Instant::now() });
+        turn
+    }
+}
+
+/// A call that is held open. The server drops it when the caller is gone.
+struct Open {
+    seen: Arc<Seen>,
+    n: u64,
+    answered: bool,
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.seen.broken.lock().push((self.n, Instant::now()));
+        }
+    }
+}
+
+async fn call(State(seen): State<Arc<Seen>>, Path(n): Path<u64>, headers: HeaderMap) -> StatusCode {
+    seen.note(n, &headers);
+    StatusCode::OK
+}
+
+async fn hold(State(seen): State<Arc<Seen>>, Path(n): Path<u64>, headers: HeaderMap) -> StatusCode {
+    if seen.note(n, &headers) <= 1 {
+        let mut open = Open { seen, n, answered: false };
+        tokio::time::sleep(HELD).await;
+        open.answered = true;
+    }
+    StatusCode::OK
+}
+
+/// The service, which ends with the runtime that it was started on.
+pub(super) struct Stub {
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+    seen: Arc<Seen>,
+}
+
+impl Stub {
+    /// Listens on loopback.
+    ///
+    /// # Errors
+    /// The system gives no port.
+    pub(super) async fn start() -> std::io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let seen = Arc::new(Seen::default());
+        let routes = Router::new()
+            .route(&format!("{CALL}{{n}}"), any(call))
+            .route(&format!("{HOLD}{{n}}"), any(hold))
+            .with_state(Arc::clone(&seen));
+        let listener = listener.tap_io(|stream| {
+            if let Err(error) = stream.set_nodelay(true) {
+                tracing::debug!(%error, "a connection stays with small packets held back");
+            }
+        });
+        tokio::spawn(async move {
+            if let Err(error) = axum::serve(listener, routes).await {
+                tracing::warn!(%error, "the stub of the bench has ended");
+            }
+        });
+        Ok(Self { address, seen })
+    }
+
+    /// How many calls were made since the last [`take`](Self::take).
+    pub(super) fn count(&self) -> u64 {
+        self.seen.calls.lock().len() as u64
+    }
+
+    /// The calls since the last time, which are forgotten then.
+    pub(super) fn take(&self) -> Vec<Call> {
+        self.seen.broken.lock().clear();
+        std::mem::take(&mut *self.seen.calls.lock())
+    }
+
+    /// The calls so far.
+    pub(super) fn calls(&self) -> Vec<Call> {
+        self.seen.calls.lock().clone()
+    }
+
+    /// Numbers of held calls whose caller has gone, and when.
+    pub(super) fn broken(&self) -> Vec<(u64, Instant)> {
+        self.seen.broken.lock().clone()
+    }
+}
