@@ -13,9 +13,11 @@
 mod changelog;
 mod commands;
 mod find_record;
+mod find_task;
 pub mod index;
 mod replies;
 pub mod service;
+mod task_retry;
 mod tasks;
 mod ticket;
 

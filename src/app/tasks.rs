@@ -1,5 +1,7 @@
 //! What this instance knows of tasks and projects, for the API: its service writes, and the owners of lanes answer.
 
+mod retry;
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -8,8 +10,8 @@ use tokio::task::spawn_blocking;
 use super::timers::{TimersOfInstance, error};
 use crate::api::projects::{Projects, PutError};
 use crate::api::tasks::model::{
-    Attempt, CancelAnswer, CancelOutcome, RetryInfo, Submission, TaskFilter, TaskPage, TaskStatus,
-    TaskView, WaitsFor,
+    Attempt, CancelAnswer, CancelOutcome, Payload, RetryInfo, Submission, TaskFilter, TaskPage,
+    TaskStatus, TaskView, WaitsFor,
 };
 use crate::api::tasks::{Desk, Failure, Tasks};
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
@@ -204,11 +206,11 @@ impl Desk for TasksOfInstance {
     }
 
     fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>> {
-        Box::pin(async move {
-            self.task(id).await?.ok_or(Failure::NoTask)?;
-            let detail = "this release retries by a task's own policy only; create the task again";
-            Err(Failure::NotRetryable(detail.to_owned()))
-        })
+        Box::pin(self.call_now(id))
+    }
+
+    fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>> {
+        Box::pin(self.sent_by(id))
     }
 }
 
@@ -358,6 +360,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         code: timer.code.map(|code| code.as_str().to_owned()),
         last: attempts.last().cloned(),
         attempts,
+        payload: None,
         project,
     }
 }

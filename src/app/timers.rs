@@ -8,7 +8,7 @@ use sha2::Sha256;
 
 use crate::api::timers::model::{
     CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, RequestTimes, Soon,
-    TaskCancel, TaskFilter, TaskRecord, TimerCommand, TimerName, Timers, TimersError,
+    TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName, Timers, TimersError,
 };
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::TimerId;
@@ -196,6 +196,22 @@ impl Timers for TimersOfInstance {
             let ticket = ticket_of(lane, ticket)?;
             self.service()?.task_cancel(&ticket, wait).await.map_err(error)
         })
+    }
+
+    fn task_retry<'a>(
+        &'a self,
+        id: &'a TaskId,
+        by: Instant,
+    ) -> Soon<'a, Result<TaskRetry, TimersError>> {
+        Box::pin(async move { self.service()?.retry_task(id, by).await.map_err(error) })
+    }
+
+    fn task_payload<'a>(
+        &'a self,
+        id: &'a TaskId,
+        by: Instant,
+    ) -> Soon<'a, Result<Option<TaskPayload>, TimersError>> {
+        Box::pin(async move { self.service()?.task_payload(id, by).await.map_err(error) })
     }
 
     fn count<'a>(

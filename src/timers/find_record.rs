@@ -30,15 +30,15 @@ pub(crate) const MAX: Duration = Duration::from_secs(10);
 /// If nothing comes from a partition for this long, it is read to its end, or its end cannot be read.
 const SILENCE_MAX: Duration = Duration::from_millis(500);
 /// librdkafka counts in whole milliseconds: a question ends a little before the time that it was given.
-const EARLY_MAX: Duration = Duration::from_millis(20);
+pub(super) const EARLY_MAX: Duration = Duration::from_millis(20);
 /// How much earlier than by the rule a record may have been appended: the linger was shorter, a clock differs.
-const EARLIER: Millis = Millis(2_000);
+pub(super) const EARLIER: Millis = Millis(2_000);
 /// How much later the search looks before it reads everything.
-const LATER: Millis = Millis(30_000);
+pub(super) const LATER: Millis = Millis(30_000);
 
 /// Where to look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum SearchRange {
+pub(super) enum SearchRange {
     /// At this offset.
     At(i64),
     /// Among what was appended between these times.
@@ -77,8 +77,7 @@ impl<'a> Search<'a> {
         stands: &dyn Fn() -> bool,
     ) -> Result<Option<(Record, Terms)>, ReadError> {
         let (name, lane) = (self.setup.topics.name(TopicId(0)), i32::from(self.lane.0));
-        let mut reader = TopicReader::to_ends(self.connection, CLIENT, Isolation::Committed, WAIT)
-            .map_err(unread(name, lane))?;
+        let mut reader = reader(self.connection, (name, lane))?;
         for (n, (topic, place)) in places(self.setup, self.timer, now).into_iter().enumerate() {
             if Instant::now() > self.by || n > 0 && !stands() {
                 break;
@@ -99,41 +98,8 @@ impl<'a> Search<'a> {
         topic: TopicId,
         place: SearchRange,
     ) -> Result<Option<(Record, Terms)>, ReadError> {
-        let (name, partition) = (self.setup.topics.name(topic), i32::from(self.lane.0));
-        know(reader, name, self.by)?;
-        let (first, end) = reader.ends(name, partition, left(self.by))?;
-        let (from, to) = match place {
-            SearchRange::At(offset) => (Offset(offset), end.min(Offset(offset).next())),
-            SearchRange::All => (first, end),
-            SearchRange::Between(from, _) => {
-                match reader.offset_at(name, partition, from, left(self.by))? {
-                    Some(offset) => (offset, end),
-                    // Nothing is as late.
-                    None => return Ok(None),
-                }
-            }
-        };
-        // What stood before the beginning is done and deleted; what is left may be the record.
-        let span = Span { partition, from: StartAt::Offset(from.max(first)), to };
-        let is_wanted = || true;
-        let patience = Patience { silence: SILENCE_MAX, by: Some(self.by), is_wanted: &is_wanted };
-        let mut found = None;
-        let read = reader.read(name, [span], patience, |message| {
-            found = self.recognize(topic, message);
-            let is_over = match place {
-                SearchRange::Between(_, until) => appended(message) > until,
-                SearchRange::At(_) | SearchRange::All => false,
-            };
-            Ok::<_, ReadError>(match found.is_some() || is_over {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
-            })
-        });
-        match read {
-            // What does not come in time is not there, as far as anybody waits for it.
-            Ok(_) | Err(ReadError::Silent { .. }) => Ok(found),
-            Err(error) => Err(error),
-        }
+        let at = (&**self.setup.topics.name(topic), i32::from(self.lane.0));
+        look(reader, at, place, self.by, |message| self.recognize(topic, message))
     }
 
     /// The record, if this message is of the wanted version.
@@ -204,6 +170,65 @@ impl<'a> Search<'a> {
     }
 }
 
+/// What `recognize` finds in a partition, in that range of it.
+///
+/// # Errors
+/// Kafka does not let us read.
+pub(super) fn look<T>(
+    reader: &mut TopicReader,
+    (name, partition): (&str, i32),
+    range: SearchRange,
+    by: Instant,
+    mut recognize: impl FnMut(&Consumed<'_>) -> Option<T>,
+) -> Result<Option<T>, ReadError> {
+    know(reader, name, by)?;
+    let (first, end) = reader.ends(name, partition, left(by))?;
+    let (from, to) = match range {
+        SearchRange::At(offset) => (Offset(offset), end.min(Offset(offset).next())),
+        SearchRange::All => (first, end),
+        SearchRange::Between(from, _) => {
+            match reader.offset_at(name, partition, from, left(by))? {
+                Some(offset) => (offset, end),
+                // Nothing is as late.
+                None => return Ok(None),
+            }
+        }
+    };
+    // What stood before the beginning is done and deleted; what is left may be the record.
+    let span = Span { partition, from: StartAt::Offset(from.max(first)), to };
+    let is_wanted = || true;
+    let patience = Patience { silence: SILENCE_MAX, by: Some(by), is_wanted: &is_wanted };
+    let mut found = None;
+    let read = reader.read(name, [span], patience, |message| {
+        found = recognize(message);
+        let is_over = match range {
+            SearchRange::Between(_, until) => appended(message) > until,
+            SearchRange::At(_) | SearchRange::All => false,
+        };
+        Ok::<_, ReadError>(match found.is_some() || is_over {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        })
+    });
+    match read {
+        // What does not come in time is not there, as far as anybody waits for it.
+        Ok(_) | Err(ReadError::Silent { .. }) => Ok(found),
+        Err(error) => Err(error),
+    }
+}
+
+/// A reader for searches.
+///
+/// # Errors
+/// Kafka does not let us read.
+pub(super) fn reader(
+    connection: &Connection,
+    (topic, partition): (&str, i32),
+) -> Result<TopicReader, ReadError> {
+    TopicReader::to_ends(connection, CLIENT, Isolation::Committed, WAIT)
+        .map_err(unread(topic, partition))
+}
+
 /// How long an answer may take.
 fn left(by: Instant) -> Duration {
     by.saturating_duration_since(Instant::now()).min(SILENCE_MAX * 4)
@@ -252,34 +277,49 @@ fn unread(topic: &str, partition: i32) -> impl FnOnce(KafkaError) -> ReadError {
     move |source| ReadError::kafka(at, source)
 }
 
-fn appended(message: &Consumed<'_>) -> UnixMillis {
+pub(super) fn appended(message: &Consumed<'_>) -> UnixMillis {
     message.appended().unwrap_or_default()
 }
 
 /// Where a pending timer's record may be, the likeliest first. Pure.
-fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, SearchRange)> {
-    let (topics, horizon) = (&setup.topics, setup.limits.horizon);
+pub(super) fn places(setup: &Setup, timer: &Timer, now: UnixMillis) -> Vec<(TopicId, SearchRange)> {
+    let topics = &setup.topics;
     let version = timer.version;
     let intakes = (0..topics.intakes.len()).map(|at| TopicId(at as u16));
-    let mut places = Vec::new();
-    // Down the ladder, as if nothing were ever late.
-    let mut at = version.first_appended;
-    while at <= now
-        && timer.due - at > horizon
-        && let Some(tier) = topics.ladder.pick(timer.due - at)
-    {
-        let from = UnixMillis(at.0.saturating_sub(EARLIER.0));
-        places.push((topics.of_tier(tier), SearchRange::Between(from, at + LATER)));
-        at = at + topics.ladder.tiers()[tier].wait();
-    }
-    // The last leg is where it waits now; what it passed through before may be gone.
-    places.reverse();
+    let mut places = down_the_ladder(setup, (version.first_appended, timer.due), now);
     // Where it was submitted: there for half a minute at least, and all that there is of a short delay.
     let offset = version.offset_in_log().0;
     places.extend(intakes.map(|topic| (topic, SearchRange::At(offset))));
     let tiers = 0..topics.ladder.tiers().len();
     places.extend(tiers.map(|tier| (topics.of_tier(tier), SearchRange::All)));
     places
+}
+
+/// The tiers that a record passes through from one time to the other, the one where it waits now first.
+pub(super) fn down_the_ladder(
+    setup: &Setup,
+    (from, due): (UnixMillis, UnixMillis),
+    now: UnixMillis,
+) -> Vec<(TopicId, SearchRange)> {
+    let (topics, horizon) = (&setup.topics, setup.limits.horizon);
+    let mut places = Vec::new();
+    // As if nothing were ever late.
+    let mut at = from;
+    while at <= now
+        && due - at > horizon
+        && let Some(tier) = topics.ladder.pick(due - at)
+    {
+        places.push((topics.of_tier(tier), around(at)));
+        at = at + topics.ladder.tiers()[tier].wait();
+    }
+    // The last leg is where it waits now; what it passed through before may be gone.
+    places.reverse();
+    places
+}
+
+/// What was appended at about this time.
+pub(super) fn around(at: UnixMillis) -> SearchRange {
+    SearchRange::Between(UnixMillis(at.0.saturating_sub(EARLIER.0)), at + LATER)
 }
 
 #[cfg(test)]

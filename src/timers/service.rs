@@ -129,11 +129,11 @@ pub struct Service {
     progress: Arc<Progress>,
     written: Arc<Written>,
     ends: EndOffsets,
-    reader: Option<Reader>,
-    connection: Connection,
+    pub(super) reader: Option<Reader>,
+    pub(super) connection: Connection,
     pub(super) submitter: Arc<Submitter>,
     reads: Arc<Semaphore>,
-    searches: Arc<Semaphore>,
+    pub(super) searches: Arc<Semaphore>,
 }
 
 impl Service {
@@ -605,7 +605,7 @@ impl Service {
 }
 
 /// Does blocking work on a thread, when it is its turn. The turn ends with the work, also when no task waits for it any more.
-async fn in_turn<T: Send + 'static>(
+pub(super) async fn in_turn<T: Send + 'static>(
     turns: &Arc<Semaphore>,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Error> {

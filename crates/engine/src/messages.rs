@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::header::Code;
 use super::setup::Setup;
-use super::state::Sealed;
+use super::state::{self, Sealed};
 use super::task::registry::Registry;
 use super::timers::{About, After, CancelMark, Ended, Live, Timer, TimerId, Version};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
@@ -516,7 +516,9 @@ impl Produce {
             }
             HeaderRewrite::Dead(letter) => {
                 for (name, value) in self.record.headers() {
-                    if name != header::STATE.as_bytes() {
+                    // That of a task stays: who retries it by hand knows its body again by it.
+                    let stays = value.is_some_and(state::is_of_task);
+                    if name != header::STATE.as_bytes() || stays {
                         each(name, value);
                     }
                 }

@@ -2,7 +2,7 @@
 //!
 //! | function | writes to |
 //! |---|---|
-//! | [`submit`], [`cancel`] | `<ns>.intake`, in the lane of the task's id |
+//! | [`submit`], [`cancel`], [`retry`] | `<ns>.intake`, in the lane of the task's id |
 //! | the lanes | `<ns>.tasks` |
 //! | [`result_record`] | `<ns>.results`, in the lane that the task came from |
 //!
@@ -10,6 +10,8 @@
 //! 1. What is not sealed for the topic that it stands in is refused. So who may write to one of them can create no task, and can
 //!    change none.
 //! 2. Value and headers that a user gave stay as they were: the digest stands for them.
+
+mod retry;
 
 use std::sync::Arc;
 
@@ -22,6 +24,8 @@ use crate::task::spec::{Scope as SpecScope, Spec};
 use crate::timers::{TimerId, Version};
 use crate::work::{Callee, Dispatch, Said, Scope, Task, Turn};
 use crate::{Lane, Record, UnixMillis};
+
+pub use retry::{CopyTerms, WantedCopy, copy_of, of_letter, retry};
 
 /// How long after it was sealed a submission may be appended; later it is [`Code::StaleSubmit`].
 pub const SUBMIT_MAX: crate::Millis = crate::Millis(600_000);

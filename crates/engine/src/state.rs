@@ -116,7 +116,7 @@ pub enum Kind {
     /// To stand in an intake, in another lane than the record was written to.
     Move,
     /// To stand in an intake: it is about one version of a timer, which [`State::first_appended`] and the offset of
-    /// [`State::order`] name. A replace is due when the state says so.
+    /// [`State::order`] name. A replace is due when the state says so. Of a task it is a retry by hand, and names the turn, too.
     Amend,
     /// To stand in a tier: a create that was a duplicate when it came to its lane, unless a cancel from before it is late.
     Duplicate,
@@ -391,6 +391,12 @@ impl TaskState {
             digest: *digest,
         })
     }
+}
+
+/// Whether a state is that of a task, as far as its first byte says.
+#[must_use]
+pub fn is_of_task(state: &[u8]) -> bool {
+    state.first() == Some(&TASK)
 }
 
 /// Longest text in a state.

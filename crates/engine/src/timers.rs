@@ -42,7 +42,9 @@ pub use query::{
     TimerName,
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
-pub use tasks::{TaskCancel, TaskFilter, TaskRecord, TaskStatus, group_of};
+pub use tasks::{
+    Base64, TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TaskStatus, group_of,
+};
 
 /// Bytes of a [`TimerId`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;

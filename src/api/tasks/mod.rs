@@ -34,7 +34,7 @@ use super::serve::Front;
 use super::timers::{model::Soon, no_such_method};
 use crate::engine::task::id::TaskId;
 use crate::engine::{Millis, UnixMillis};
-use model::{CancelAnswer, Submission, TaskFilter, TaskPage, TaskView};
+use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
 
 /// Bytes of a request for one task: a body of 1 MiB in base64 takes 1.4 MiB.
 const CREATE_BYTES_MAX: usize = 2 << 20;
@@ -113,7 +113,9 @@ impl From<Failure> for Problem {
                 Self::new(StatusCode::CONFLICT, "not_retryable", detail)
             }
             Failure::BadPage(detail) => Self::bad("bad_page", "query.page", detail),
-            Failure::PayloadGone(detail) => Self::new(StatusCode::GONE, "payload_gone", detail),
+            Failure::PayloadGone(detail) => {
+                Self::new(StatusCode::CONFLICT, "payload_gone", detail)
+            }
             Failure::TooLarge(detail) => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "record_too_large", detail)
             }
@@ -142,6 +144,11 @@ pub trait Desk: Send + Sync + 'static {
     /// # Errors
     /// See [`Failure`]; that there is none is no failure.
     fn get<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskView>, Failure>>;
+    /// What a task sends; `None`: that is not there any more.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>>;
     /// Tasks in the order of due time, without their attempts.
     ///
     /// # Errors

@@ -387,6 +387,42 @@ pub struct TaskView {
     /// The last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Attempt>,
+    /// What it sends; only where that was asked for, and as long as it stands anywhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub payload: Option<Payload>,
+}
+
+/// What a task sends.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct Payload {
+    /// The body of a call, or the value of a record, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<String>,
+    /// The same in base64, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_b64: Option<String>,
+    /// The key of a record, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The same in base64, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_b64: Option<String>,
+    /// The headers of a record, in their order. Those of a call are not shown: they stand in the specification.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<PayloadHeader>,
+}
+
+/// A header of a record.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PayloadHeader {
+    /// Its name.
+    pub name: String,
+    /// Its value, if it has one and that is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<String>,
+    /// The same in base64, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value_b64: Option<String>,
 }
 
 /// Tasks in the order of their due times.

@@ -39,11 +39,14 @@ async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<TaskView, P
     task.filter(|task| caller.sees(&task.project)).ok_or_else(nobody)
 }
 
-/// Shows a task with its attempts.
+/// Shows a task with its attempts, and with its payload where that is asked for.
 #[utoipa::path(
     get,
     path = "/v1/tasks/{id}", tag = "tasks", operation_id = "getTask",
-    params(("id" = String, Path, description = "The id of the task.")),
+    params(
+        ("id" = String, Path, description = "The id of the task."),
+        ("payload" = Option<String>, Query, description = "1: with what it sends, as long as that stands anywhere; 0 unless told."),
+    ),
     responses(
         (status = 200, description = "The task as it is now", body = TaskView),
         (status = "4XX", description = "404: there is none", body = model::Problem),
@@ -56,9 +59,21 @@ pub(in crate::api) async fn get(
     uri: Uri,
 ) -> Answered {
     let id = id_of(&uri, "")?;
-    Query::read(uri.query(), &[])?;
+    let mut query = Query::read(uri.query(), &["payload"])?;
+    let with_payload = match query.text("payload")?.as_deref() {
+        None | Some("0") => false,
+        Some("1") => true,
+        Some(other) => {
+            let detail = format!("{other:?} is neither 0 nor 1");
+            return Err(Problem::bad("wrong_type", "query.payload", detail));
+        }
+    };
     tasks.desk.in_force()?;
-    Ok(json(StatusCode::OK, seen(&tasks, &caller, &id).await?))
+    let mut task = seen(&tasks, &caller, &id).await?;
+    if with_payload {
+        task.payload = within(LIST_MAX, tasks.desk.payload(&id)).await??;
+    }
+    Ok(json(StatusCode::OK, task))
 }
 
 /// Lists tasks in the order of their due times, without their attempts.
@@ -209,8 +224,7 @@ pub(in crate::api) async fn act(
     params(("id" = String, Path, description = "The id of the task.")),
     responses(
         (status = 200, description = "The task as it is now", body = TaskView),
-        (status = 409, description = "It is in no state in which it can be retried", body = model::Problem),
-        (status = 410, description = "Its payload is gone", body = model::Problem),
+        (status = 409, description = "It is in no state in which it can be retried (not_retryable), or its payload is gone (payload_gone)", body = model::Problem),
         (status = "4XX", description = "404: there is none", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),

@@ -82,6 +82,12 @@ impl Desk for Fake {
         Box::pin(ready(world.fails(world.tasks.get(id.as_str()).cloned())))
     }
 
+    fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>> {
+        let world = self.0.lock();
+        let body = Payload { body: Some(format!("of {id}")), ..Payload::default() };
+        Box::pin(ready(world.fails((!id.as_str().starts_with("gone")).then_some(body))))
+    }
+
     fn list<'a>(&'a self, filter: &'a TaskFilter) -> Soon<'a, Result<TaskPage, Failure>> {
         let mut world = self.0.lock();
         world.filter = Some(filter.clone());
@@ -274,6 +280,7 @@ fn task(id: &str, project: &str) -> TaskView {
         ended_at: None,
         code: None,
         last: None,
+        payload: None,
     }
 }
 
@@ -454,6 +461,12 @@ async fn a_task_is_shown_listed_cancelled_and_retried() {
         api.ask("", "POST", "/v1/tasks/zz:retry", &Value::Null).await.code(),
         "unknown_task"
     );
+    let told = api.ask("", "GET", "/v1/tasks/a1?payload=1", &Value::Null).await;
+    assert_eq!(told.json["payload"], json!({"body": "of a1"}));
+    let told = api.ask("", "GET", "/v1/tasks/a1?payload=0", &Value::Null).await;
+    assert_eq!((told.status, told.json.get("payload")), (200, None));
+    let told = api.ask("", "GET", "/v1/tasks/a1?payload=yes", &Value::Null).await;
+    assert_eq!((told.status, told.code()), (400, "wrong_type"));
     assert_eq!(api.ask("", "POST", "/v1/tasks/a1:burn", &json!({})).await.code(), "no_such_method");
     assert_eq!(api.ask("", "GET", "/v1/tasks/A", &Value::Null).await.code(), "bad_id");
 }
@@ -479,7 +492,7 @@ async fn each_failure_has_its_status_and_says_when_to_come_back() {
         (Failure::NoIndex(text()),      503, "no_index",         true),
         (Failure::NoTask,               404, "unknown_task",     false),
         (Failure::NotRetryable(text()), 409, "not_retryable",    false),
-        (Failure::PayloadGone(text()),  410, "payload_gone",     false),
+        (Failure::PayloadGone(text()),  409, "payload_gone",     false),
         (Failure::TooLarge(text()),     413, "record_too_large", false),
     ];
     for (failure, status, code, is_later) in cases {

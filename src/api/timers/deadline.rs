@@ -21,6 +21,8 @@ const FIRST_LOOK_MAX: Duration = Duration::from_secs(3);
 pub(super) const LOOK: Duration = Duration::from_secs(5);
 /// What asks all lanes for their timers: a list, a forecast, a page of a bulk cancel.
 pub(super) const ALL_LANES: Duration = Duration::from_secs(18);
+/// What searches Kafka for the record of one task, and perhaps writes it again.
+pub(super) const SEARCH: Duration = Duration::from_secs(14);
 /// What looks at every timer: the count before a bulk cancel.
 pub(super) const COUNT: Duration = Duration::from_secs(60);
 

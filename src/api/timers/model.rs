@@ -13,7 +13,7 @@ use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
-    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
+    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel, TaskPayload, TaskRetry,
     TaskFilter, TaskRecord, TimerCommand, TimerName, TimerState,
 };
 
@@ -188,6 +188,24 @@ pub trait Timers: Send + Sync + 'static {
         ticket: &'a str,
         wait: Duration,
     ) -> Soon<'a, Result<TaskCancel, TimersError>>;
+    /// Has a task called now that waits for its time or has failed.
+    ///
+    /// # Errors
+    /// See [`TimersError`]. To ask again is safe.
+    fn task_retry<'a>(
+        &'a self,
+        id: &'a TaskId,
+        by: Instant,
+    ) -> Soon<'a, Result<TaskRetry, TimersError>>;
+    /// What a task sends; `None`: that is not there any more.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    fn task_payload<'a>(
+        &'a self,
+        id: &'a TaskId,
+        by: Instant,
+    ) -> Soon<'a, Result<Option<TaskPayload>, TimersError>>;
     /// How many timers of these lanes are meant.
     ///
     /// # Errors

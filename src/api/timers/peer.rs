@@ -100,7 +100,11 @@ pub(super) enum PeerReply {
 impl PeerRequest {
     /// Whether something is done for it. All else may be asked as often as anybody likes.
     pub(super) fn is_change(&self) -> bool {
-        matches!(self, Self::Do(_))
+        match self {
+            Self::Do(_) => true,
+            Self::Task(question) => question.is_change(),
+            _ => false,
+        }
     }
 
     /// The kind of work that the answer costs.

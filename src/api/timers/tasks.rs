@@ -9,13 +9,15 @@ use tokio::time::{sleep, timeout_at};
 use super::super::gate::Kind;
 use super::deadline::{self, Deadline};
 use super::list::{ROUNDS_MAX, merged};
-use super::model::{Cursor, Page, TaskCancel, TaskFilter, TaskRecord, Timers, TimersError};
+use super::model::{
+    Cursor, Page, TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, Timers, TimersError,
+};
 use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, fault};
 use super::token::{self, BadToken};
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 
-/// What an owner of lanes is asked about tasks. Nothing is changed by it.
+/// What an owner of lanes is asked about tasks. Only a retry changes anything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum TaskQuestion {
     /// The task of this id, of the one lane.
@@ -24,6 +26,10 @@ pub(super) enum TaskQuestion {
     Page { filter: TaskFilter, after: Option<Cursor>, most: usize },
     /// What became of a cancel that stands in the one lane.
     Cancelled(String),
+    /// The task of this id, of the one lane, is to be called now.
+    Retry(TaskId),
+    /// What the task of this id, of the one lane, sends.
+    Payload(TaskId),
 }
 
 /// The answer to a [`TaskQuestion`] of the same kind.
@@ -32,6 +38,8 @@ pub(super) enum TaskReply {
     Found(Option<Box<TaskRecord>>),
     Page(Page<TaskRecord>),
     Cancelled(TaskCancel),
+    Retried(TaskRetry),
+    Payload(Option<Box<TaskPayload>>),
 }
 
 impl TaskQuestion {
@@ -40,8 +48,15 @@ impl TaskQuestion {
         match self {
             Self::Find(_) => Kind::Look,
             Self::Page { .. } => Kind::Large,
-            Self::Cancelled(_) => Kind::Wait,
+            Self::Cancelled(_) | Self::Retry(_) => Kind::Wait,
+            // It may have a megabyte, and takes as long as a search does.
+            Self::Payload(_) => Kind::Large,
         }
+    }
+
+    /// Whether something is done for it.
+    pub(super) fn is_change(&self) -> bool {
+        matches!(self, Self::Retry(_))
     }
 }
 
@@ -71,6 +86,13 @@ pub(super) async fn answer(
             let answer = timeout_at(by.into(), answer).await.unwrap_or(Ok(TaskCancel::Pending));
             TaskReply::Cancelled(answer?)
         }
+        TaskQuestion::Retry(id) => {
+            TaskReply::Retried(timers.task_retry(id, deadline.request_times().by).await?)
+        }
+        TaskQuestion::Payload(id) => {
+            let payload = timers.task_payload(id, deadline.request_times().by).await?;
+            TaskReply::Payload(payload.map(Box::new))
+        }
     })
 }
 
@@ -94,6 +116,32 @@ impl TaskOwners {
         let what = PeerRequest::Task(TaskQuestion::Find(id.clone()));
         match self.0.one(lane, what, deadline).await? {
             PeerReply::Task(TaskReply::Found(task)) => Ok(task.map(|task| *task)),
+            _ => Err(fault()),
+        }
+    }
+
+    /// Has the task of an id, which is of this lane, called now, if it waits for its time or has failed.
+    ///
+    /// # Errors
+    /// See [`TimersError`]. To ask again is safe.
+    pub async fn retry(&self, lane: u16, id: &TaskId) -> Result<TaskRetry, TimersError> {
+        let deadline = Deadline::new(Instant::now(), deadline::SEARCH);
+        let what = PeerRequest::Task(TaskQuestion::Retry(id.clone()));
+        match self.0.one(lane, what, deadline).await? {
+            PeerReply::Task(TaskReply::Retried(end)) => Ok(end),
+            _ => Err(fault()),
+        }
+    }
+
+    /// What the task of an id, which is of this lane, sends; `None`: that is not there any more.
+    ///
+    /// # Errors
+    /// See [`TimersError`]; [`TimersError::NotFound`]: it was not found in time.
+    pub async fn payload(&self, lane: u16, id: &TaskId) -> Result<Option<TaskPayload>, TimersError> {
+        let deadline = Deadline::new(Instant::now(), deadline::SEARCH);
+        let what = PeerRequest::Task(TaskQuestion::Payload(id.clone()));
+        match self.0.one(lane, what, deadline).await? {
+            PeerReply::Task(TaskReply::Payload(payload)) => Ok(payload.map(|payload| *payload)),
             _ => Err(fault()),
         }
     }

@@ -4,7 +4,7 @@ use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::future::ready;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
@@ -15,7 +15,7 @@ use super::model::*;
 use super::*;
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::{Timer, TimerId, Version};
-use crate::engine::{Lane, Offset, UnixMillis};
+use crate::engine::{Lane, Offset, Record, UnixMillis};
 use crate::patient::{eventually, patient};
 
 mod tasks;
@@ -207,6 +207,25 @@ impl Timers for Instance {
         // It is decided when it is asked for the second time.
         let end = world.cancels.get_mut(ticket).map(|of| std::mem::replace(&mut of.0, of.1));
         Box::pin(ready(end.ok_or_else(|| TimersError::Refused("bad_ticket".into(), ticket.into()))))
+    }
+
+    fn task_retry<'a>(
+        &'a self,
+        id: &'a TaskId,
+        _: Instant,
+    ) -> Soon<'a, Result<TaskRetry, TimersError>> {
+        let is_there = self.world().tasks.iter().any(|of| of.id == *id);
+        Box::pin(ready(Ok(if is_there { TaskRetry::Due } else { TaskRetry::Absent })))
+    }
+
+    fn task_payload<'a>(
+        &'a self,
+        id: &'a TaskId,
+        _: Instant,
+    ) -> Soon<'a, Result<Option<TaskPayload>, TimersError>> {
+        let is_there = self.world().tasks.iter().any(|of| of.id == *id);
+        let body = Record::new(Some(b"\xff"), Some(b"body"), std::iter::empty());
+        Box::pin(ready(Ok(is_there.then(|| TaskPayload::of(&body)))))
     }
 
     fn count<'a>(

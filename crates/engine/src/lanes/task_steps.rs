@@ -6,6 +6,8 @@
 //!    is finished without effect.
 //! 3. A copy that was dispatched once is never revived. The copy of a task that never was is the only one that there is.
 
+mod by_hand;
+
 use std::sync::Arc;
 
 use super::super::header::{Code, Refusal};
@@ -48,7 +50,7 @@ impl LaneEngine {
                 let entry = self.with_version(entry);
                 self.admit_task(now, entry, out);
             }
-            Ok(TaskRecord::Cancel(entry)) => {
+            Ok(TaskRecord::Cancel(entry) | TaskRecord::Retry(entry)) => {
                 let entry = self.with_version(entry);
                 self.admit_task(now, entry, out);
             }
@@ -86,6 +88,9 @@ impl LaneEngine {
         let live = self.timers.table().live(lane, timer_id);
         match (entry.origin, live) {
             (Origin::Cancel(_), live) => self.cancel_task(now, *entry, timer_id, live),
+            (Origin::Replace(Some(follows)), live) => {
+                self.retry_by_hand(now, entry, (timer_id, follows, live), out);
+            }
             (Origin::Hop, Some(live)) if live.version == entry.version() => {
                 self.copy(now, entry, timer_id);
             }
@@ -161,7 +166,7 @@ impl LaneEngine {
             return self.stale(&entry);
         }
         // The index has lost it.
-        match self.begin_task(now, &mut entry, timer_id) {
+        match self.begin_task(now, &mut entry, timer_id, None) {
             Ok(()) => self.route(now, entry),
             Err(refusal) => self.refuse(now, *entry, refusal),
         }
@@ -176,7 +181,7 @@ impl LaneEngine {
         out: &mut Vec<Action>,
     ) {
         let created = self.may_be_created(&entry);
-        let created = created.and_then(|()| self.begin_task(now, &mut entry, timer_id));
+        let created = created.and_then(|()| self.begin_task(now, &mut entry, timer_id, None));
         if let Err(refusal) = created {
             return self.refuse(now, *entry, refusal);
         }
@@ -204,21 +209,25 @@ impl LaneEngine {
         Ok(())
     }
 
-    /// A task is pending from now on.
+    /// A task is pending from now on; one that was so before is so far.
     fn begin_task(
         &mut self,
         now: UnixMillis,
         entry: &mut PendingRecord,
         timer_id: TimerId,
+        progress: Option<Progress>,
     ) -> Result<(), Refusal> {
         let lane = entry.source.lane;
         let directive = super::header::read(entry.record.headers())?;
         let label = entry.task.as_ref().map(|task| task.label.clone());
         let definition = progress::definition_value(directive.task.unwrap_or_default());
-        let stage = StateChange::new(TimerState::Delay, now);
+        let stage = StateChange { task: progress, ..StateChange::new(TimerState::Delay, now) };
         let said = verdict::timer_change(entry, &directive, stage);
         entry.decided = true;
         self.timers.make_live(entry, timer_id, label.as_deref(), None);
+        if let Some(progress) = progress {
+            self.timers.set_progress(lane, timer_id, progress);
+        }
         let key = progress::definition_key(timer_id);
         let definition = Record::new(Some(&key), Some(&definition), std::iter::empty());
         self.writes.push(PendingWrite::timer_change(lane, definition, ChangeReason::Created));
@@ -263,7 +272,12 @@ impl LaneEngine {
         }
         match self.timers.tasks.permit(now, lane, scope, entry.record.size()) {
             Permit::Go(held) => self.dispatch_to(now, entry, held, builder),
-            Permit::Wait => self.timers.tasks.wait(scope, entry),
+            Permit::Wait => {
+                // Two copies of one turn: the first one up takes it, and one is enough.
+                if let Some(other) = self.timers.tasks.wait(scope, entry) {
+                    self.stale(&other);
+                }
+            }
             Permit::PutOff(wait) => self.put_off(now, entry, wait),
             Permit::Deleted => {
                 self.refuse(now, *entry, project_deleted(&task.project));

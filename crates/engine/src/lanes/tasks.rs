@@ -361,16 +361,21 @@ impl Tasks {
         if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, false)) }
     }
 
-    /// A task waits in memory until its scope has a credit.
-    pub(super) fn wait(&mut self, scope: &Scope, entry: Box<PendingRecord>) {
-        let lane = entry.source.lane;
-        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
-            of_lane.waiting += 1;
-            of_lane.bytes += entry.record.size();
-        }
+    /// A task waits in memory until its scope has a credit. Gives back another copy of it that waited.
+    pub(super) fn wait(
+        &mut self,
+        scope: &Scope,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
+        let (lane, bytes) = (entry.source.lane, entry.record.size());
         let rank = (entry.due, entry.order);
         let before = self.scope(lane, scope).waiting.insert(rank, entry);
-        debug_assert!(before.is_none(), "two tasks of one lane stand at one place");
+        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
+            let gone = before.as_ref().map_or(0, |before| before.record.size());
+            of_lane.waiting += usize::from(before.is_none());
+            of_lane.bytes = (of_lane.bytes + bytes).saturating_sub(gone);
+        }
+        before
     }
 
     /// Takes those out of memory that may find a credit now, the first due first.

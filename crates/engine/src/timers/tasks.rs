@@ -3,13 +3,16 @@
 
 use std::collections::BTreeSet;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::progress::Attempt;
 use super::{LaneTimer, Timer, TimerState};
 use crate::task::id::{IdError, TaskId};
+use crate::header::{self, Code};
 use crate::task::result::TaskResult;
-use crate::{Lane, UnixMillis};
+use crate::{Lane, Record, UnixMillis};
 
 /// Where a task stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -266,6 +269,80 @@ pub enum TaskCancel {
     Absent,
     /// It is written, and not decided within the wait.
     Pending,
+}
+
+/// What became of a retry by hand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskRetry {
+    /// The task is due now, or was so before.
+    Due,
+    /// A worker has it: its call is open, or about to begin.
+    Held,
+    /// It ended like this, and is not brought back.
+    Ended(TimerState),
+    /// It failed, and what was to be sent is not there any more.
+    Gone,
+    /// Another command, or its own time, came first.
+    Superseded,
+    /// It may not be called.
+    Refused(Code),
+    /// There is no such task, or its history has run out.
+    Absent,
+    /// It is written, and not decided in time.
+    Pending,
+}
+
+/// What is sent to whom a task calls.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskPayload {
+    /// The key at delivery, of a Kafka task.
+    pub key: Option<Base64>,
+    /// The body.
+    pub value: Option<Base64>,
+    /// Headers at delivery, of a Kafka task.
+    pub headers: Vec<(String, Option<Base64>)>,
+}
+
+impl TaskPayload {
+    /// The payload of a record of a task.
+    #[must_use]
+    pub fn of(record: &Record) -> Self {
+        let own = record.headers().filter(|(name, _)| !header::is_control(name));
+        let header = |(name, value): (&[u8], Option<&[u8]>)| {
+            (String::from_utf8_lossy(name).into_owned(), value.map(Base64::of))
+        };
+        Self {
+            key: record.key().map(Base64::of),
+            value: record.value().map(Base64::of),
+            headers: own.map(header).collect(),
+        }
+    }
+}
+
+/// Bytes that instances send each other as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub struct Base64(pub Vec<u8>);
+
+impl Base64 {
+    fn of(bytes: &[u8]) -> Self {
+        Self(bytes.to_vec())
+    }
+}
+
+impl From<Base64> for String {
+    fn from(Base64(bytes): Base64) -> Self {
+        STANDARD.encode(bytes)
+    }
+}
+
+impl TryFrom<String> for Base64 {
+    type Error = base64::DecodeError;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        STANDARD.decode(text).map(Self)
+    }
 }
 
 impl TaskCancel {

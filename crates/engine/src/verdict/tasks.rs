@@ -9,16 +9,15 @@ use std::sync::Arc;
 use super::super::header::{self, Code, Directive, Refusal, TimerAction};
 use super::super::sealed::{self, SUBMIT_MAX, bad_task};
 use super::super::setup::Setup;
-use super::super::state::{Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag};
+use super::super::state::{
+    self, Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag,
+};
 use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{Progress, TimerId, Version};
 use super::super::work::{Callee, Scope};
 use super::super::{CutBy, Offset, Record, Source, TopicId, UnixMillis};
 use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
-
-/// The version of the state of a task's record, which is its first byte.
-const STATE_VERSION: u8 = 3;
 
 /// What a record of a task is.
 #[derive(Debug)]
@@ -27,6 +26,8 @@ pub(crate) enum TaskRecord {
     Copy(Box<PendingRecord>),
     /// A command: the task is to be cancelled.
     Cancel(Box<PendingRecord>),
+    /// A command: the task is to be called now. It is a copy, and names what it follows.
+    Retry(Box<PendingRecord>),
     /// What a worker says of a turn.
     Result(Box<PendingRecord>, Box<(Spec, TaskResult)>),
 }
@@ -34,9 +35,7 @@ pub(crate) enum TaskRecord {
 /// Whether a record has a state as those of tasks have.
 pub(crate) fn is_of_task(record: &Record) -> bool {
     let state = header::STATE.as_bytes();
-    record.headers().any(|(name, value)| {
-        name == state && value.is_some_and(|value| value.first() == Some(&STATE_VERSION))
-    })
+    record.headers().any(|(name, value)| name == state && value.is_some_and(state::is_of_task))
 }
 
 /// Reads a record of a task that its partition has let go.
@@ -56,6 +55,7 @@ pub(crate) fn read(
             Ok(match said {
                 Said::Cancel => TaskRecord::Cancel(entry),
                 Said::Copy => TaskRecord::Copy(entry),
+                Said::Retry => TaskRecord::Retry(entry),
                 Said::Result(said) => TaskRecord::Result(entry, said),
             })
         }
@@ -66,6 +66,7 @@ pub(crate) fn read(
 enum Said {
     Cancel,
     Copy,
+    Retry,
     Result(Box<(Spec, TaskResult)>),
 }
 
@@ -89,7 +90,7 @@ fn parts(
     if setup.topics.results().is_none() {
         return Err(refusal(Code::TaskForbidden, "tasks are not in force in this namespace"));
     }
-    let kind = kind_of(setup, source.topic)?;
+    let kind = kind_in(setup, source.topic, &directive)?;
     let (state, task) = sealed::opened(&directive, record.key(), &setup.key, kind)?;
     let id = sealed::task_id(&directive)?;
     if id.lane_of(setup.lanes) != source.lane {
@@ -99,7 +100,7 @@ fn parts(
         is_fresh(&state, appended)?;
     }
     let (order, first_appended) = match kind {
-        Kind::Submit => (SubmissionOrder { appended, offset }, appended),
+        Kind::Submit | Kind::Amend => (SubmissionOrder { appended, offset }, appended),
         _ => (state.order, state.first_appended),
     };
     let mut entry = PendingRecord {
@@ -125,7 +126,7 @@ fn parts(
         entry.due = appended;
         return Ok((entry, Said::Cancel));
     }
-    if directive.action != TimerAction::Create {
+    if directive.action != TimerAction::Create && kind != Kind::Amend {
         return Err(bad_task(format!("{} in a record of a task", header::ACTION)));
     }
     let spec = sealed::spec(&directive)?;
@@ -146,6 +147,14 @@ fn parts(
             entry.due = appended;
             Said::Result(Box::new((spec, result(&directive)?)))
         }
+        Kind::Amend => {
+            entry.origin = Origin::Replace(Some(version_of(&state)));
+            entry.due = appended;
+            if let Some(part) = &mut entry.task {
+                part.progress = followed(task, appended);
+            }
+            Said::Retry
+        }
         _ => Said::Copy,
     };
     Ok((entry, said))
@@ -162,6 +171,25 @@ fn kind_of(setup: &Setup, topic: TopicId) -> Result<Kind, Refusal> {
         None if topic == TopicId(0) => Ok(Kind::Submit),
         None => Err(bad_task("tasks come by the main intake only")),
     }
+}
+
+/// Which kind a record is of, as far as its topic and its action say.
+fn kind_in(setup: &Setup, topic: TopicId, directive: &Directive<'_>) -> Result<Kind, Refusal> {
+    Ok(match kind_of(setup, topic)? {
+        Kind::Submit if directive.action == TimerAction::Replace => Kind::Amend,
+        kind => kind,
+    })
+}
+
+/// The version that a state names.
+fn version_of(state: &State<'_>) -> Version {
+    Version { first_appended: state.first_appended, offset: state.order.offset }
+}
+
+/// How far a task goes on that ended, and is retried by hand: its failures count anew, its turns and attempts go on.
+fn followed(task: TaskState, now: UnixMillis) -> Progress {
+    let TaskState { turn, attempt: attempts, .. } = task;
+    Progress { turn, attempts, begun: turn > 0 || attempts > 0, next_at: now, ..Progress::default() }
 }
 
 fn is_fresh(state: &State<'_>, appended: UnixMillis) -> Result<(), Refusal> {
@@ -229,16 +257,17 @@ pub(crate) fn left(
     record: &Record,
 ) -> Option<(TimerId, Option<Version>)> {
     let directive = header::read(record.headers()).ok()?;
-    if directive.action != TimerAction::Create {
+    if directive.action == TimerAction::Cancel {
         return None;
     }
     let timer_id = TimerId::task(&sealed::task_id(&directive).ok()?);
+    // A retry may stand for the version that it follows, or for its own.
     let version = || {
-        let kind = kind_of(setup, source.topic).ok()?;
+        let kind = kind_in(setup, source.topic, &directive).ok().filter(|kind| *kind != Kind::Amend)?;
         let (state, _) = sealed::opened(&directive, record.key(), &setup.key, kind).ok()?;
         Some(match kind {
             Kind::Submit => Version { first_appended: appended, offset },
-            _ => Version { first_appended: state.first_appended, offset: state.order.offset },
+            _ => version_of(&state),
         })
     };
     Some((timer_id, version()))

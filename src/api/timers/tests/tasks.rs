@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::super::tasks::TaskOwners;
 use super::*;
-use crate::engine::timers::{Progress, TaskStatus};
+use crate::engine::timers::{Base64, Progress, TaskRetry, TaskStatus};
 
 /// A task that is due so many milliseconds from the start.
 fn task(lane: u16, id: &str, due: u64) -> TaskRecord {
@@ -86,4 +86,19 @@ async fn a_cancel_is_asked_after_until_it_is_decided_or_the_wait_is_over() {
     assert_eq!(end.await, Ok(TaskCancel::Pending));
     let end = owners.cancelled(1, "bad".to_owned(), SOON);
     assert!(matches!(end.await, Err(TimersError::Refused(..))));
+}
+
+#[tokio::test]
+async fn a_retry_and_a_payload_are_asked_of_the_owner_of_the_lane() {
+    let tasks = [task(0, "here", 1), task(1, "there", 2)];
+    let (_pair, owners) = pair(&tasks).await;
+    for task in &tasks {
+        assert_eq!(owners.retry(task.lane.0, &task.id).await, Ok(TaskRetry::Due));
+        let payload = owners.payload(task.lane.0, &task.id).await.unwrap().unwrap();
+        assert_eq!(payload.value, Some(Base64(b"body".to_vec())));
+        assert_eq!(payload.key, Some(Base64(b"\xff".to_vec())));
+    }
+    let other = TaskId::parse("other").unwrap();
+    assert_eq!(owners.retry(1, &other).await, Ok(TaskRetry::Absent));
+    assert_eq!(owners.payload(1, &other).await, Ok(None));
 }

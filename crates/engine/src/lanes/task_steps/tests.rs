@@ -1,5 +1,6 @@
 //! Tasks from their creation to their end, with the engine of the lanes and that of the workers.
 
+mod by_hand;
 mod world;
 
 use super::*;
@@ -419,8 +420,9 @@ fn live(seed: u64) {
     let mut luck = Luck(seed | 1);
     let mut created = Vec::new();
     let mut cancels = Vec::new();
+    let mut retries = Vec::new();
     for step in 0..60 {
-        match luck.below(10) {
+        match luck.below(12) {
             0..5 => {
                 let more = [
                     "",
@@ -442,6 +444,16 @@ fn live(seed: u64) {
                 world.start_worker();
             }
             8 => world.fails_in = Some(luck.below(6) as usize),
+            9 | 10 if !created.is_empty() => {
+                let at = luck.below(created.len() as u64) as usize;
+                let id = created[at].clone();
+                if let Some(record) = world.retry_record(&id) {
+                    retries.push((world.append_to_intake(&id, record.clone()), id.clone()));
+                    if luck.below(3) == 0 {
+                        retries.push((world.append_to_intake(&id, record), id));
+                    }
+                }
+            }
             _ => {
                 let paused = luck.below(2) == 0;
                 world.set_registry("project/shop", &format!(r#"{{"paused":{paused}}}"#));
@@ -478,10 +490,10 @@ fn live(seed: u64) {
     }
     let (counted, held) = world.credits();
     assert_eq!((counted, held), (0, 0), "seed {seed}");
-    for (offset, id) in cancels {
+    for (offset, id) in cancels.into_iter().chain(retries) {
         let lane = id.lane_of(world::LANES);
         let answered = world.answers.iter().any(|of| of.offset == offset && of.source.lane == lane);
-        assert!(answered, "seed {seed}: a cancel of {id} was never answered");
+        assert!(answered, "seed {seed}: a command about {id} was never answered");
     }
 }
 

@@ -11,7 +11,7 @@ use crate::ladder::Ladder;
 use crate::messages::{
     Action, Answer, Batch, Commit, Destination, Event, HeaderRewrite, Start, Target,
 };
-use crate::sealed::{self, Submission, Work};
+use crate::sealed::{self, Submission, WantedCopy, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::StateKey;
 use crate::task::id::TaskId;
@@ -60,6 +60,7 @@ pub(super) struct World {
     positions: HashMap<Lane, Position>,
     pub(super) timers: BTreeMap<(u16, Vec<u8>), Change>,
     pub(super) dead: Vec<(String, header::Code, Option<Vec<u8>>)>,
+    letters: Vec<Record>,
     pub(super) delivered: Vec<(UnixMillis, Option<Vec<u8>>)>,
     pub(super) answers: Vec<Answer>,
     // The lanes.
@@ -126,6 +127,7 @@ impl World {
             positions: HashMap::new(),
             timers: BTreeMap::new(),
             dead: Vec::new(),
+            letters: Vec::new(),
             delivered: Vec::new(),
             answers: Vec::new(),
             lanes: LaneEngine::new(Arc::clone(&setup)),
@@ -191,6 +193,29 @@ impl World {
 
     pub(super) fn cancel(&mut self, id: &TaskId) -> Offset {
         let record = sealed::cancel(&self.setup.key, self.now, id);
+        self.append_to_intake(id, record)
+    }
+
+    /// The record that retries a task as it is now: with the copy that is found in the lane's topics, or in its dead letter.
+    pub(super) fn retry_record(&self, id: &TaskId) -> Option<Record> {
+        let timer = self.timer(id)?;
+        let progress = timer.task?;
+        let wanted = WantedCopy { id, version: timer.version, turn: progress.turn };
+        let lane = id.lane_of(LANES);
+        let in_logs = self.logs.iter().filter(|(at, _)| at.lane == lane).flat_map(|(_, log)| {
+            let each = log.iter().enumerate();
+            each.map(|(at, (appended, record))| (record.clone(), (Offset(at as i64), *appended)))
+        });
+        let letters = self.letters.iter().rev().filter_map(sealed::of_letter);
+        let mut all = in_logs.filter(|_| !timer.state.is_final()).chain(letters);
+        all.find_map(|(record, place)| {
+            let terms = sealed::copy_of(&self.setup.key, &record, place, &wanted)?;
+            Some(sealed::retry(&self.setup.key, self.now, (&record, terms), &wanted, &progress))
+        })
+    }
+
+    pub(super) fn retry(&mut self, id: &TaskId) -> Offset {
+        let record = self.retry_record(id).expect("a copy of it");
         self.append_to_intake(id, record)
     }
 
@@ -439,6 +464,7 @@ impl World {
                 (Destination::Dead, HeaderRewrite::Dead(letter)) => {
                     let value = record.value().map(Vec::from);
                     self.dead.push((letter.detail.clone(), letter.code, value));
+                    self.letters.push(record);
                 }
                 (Destination::Timers, HeaderRewrite::Timer(said)) => {
                     let (key, value) = (said.record.key(), said.record.value());
