@@ -134,8 +134,8 @@ pub enum Wake {
     Look(u64),
     /// It is time to take lanes over again; of this round.
     Resume(u64),
-    /// It hears of this version of projects and services.
-    Registry(usize),
+    /// It hears of projects and services as they are now.
+    Registry,
     /// A partition is read to where it ended then; of this round. (For a mutation.)
     ReadUpTo(u64, Source, UnixMillis),
 }

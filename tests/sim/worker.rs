@@ -60,8 +60,8 @@ pub enum WorkerEvent {
     Again(u64, WorkerRequest),
     /// A call has ended.
     Ended(CallId),
-    /// It hears of this version of projects and services.
-    Registry(usize),
+    /// It hears of projects and services as they are now.
+    Registry,
     Stop,
 }
 
@@ -149,8 +149,8 @@ impl World {
         self.after(wait, Scheduled::Worker(worker, life, event));
     }
 
-    pub fn tell_worker_of_registry(&mut self, worker: usize, wait: Time, version: usize) {
-        self.worker_wakes(worker, wait, WorkerEvent::Registry(version));
+    pub fn tell_worker_of_registry(&mut self, worker: usize, wait: Time) {
+        self.worker_wakes(worker, wait, WorkerEvent::Registry);
     }
 
     // Life of a process.
@@ -165,7 +165,7 @@ impl World {
         };
         let limits =
             WorkLimits { calls: 100, bytes: 1 << 20, fresh, commit_within: Millis(SECOND) };
-        let registry = self.registry_of_workers(self.heard_at_start());
+        let registry = self.registry_of_workers();
         let engine = WorkEngine::new(limits, self.plan.setup.lanes, registry);
         let life = self.workers[worker].life + 1;
         self.workers[worker] = Worker {
@@ -282,8 +282,8 @@ impl World {
                     self.work(worker, WorkEvent::Ended { call, end });
                 }
             }
-            WorkerEvent::Registry(version) => {
-                let registry = self.registry_of_workers(version);
+            WorkerEvent::Registry => {
+                let registry = self.registry_of_workers();
                 self.work(worker, WorkEvent::Registry(registry));
             }
             WorkerEvent::Stop => {

@@ -14,6 +14,8 @@ use crate::world::{Called, World};
 const LATE_MAX: u64 = 1_000;
 /// Who asks for a task later than that before it is due does not ask in time for that.
 const IN_TIME: u64 = 5_000;
+/// So many turns in doubt are a failed attempt.
+const DOUBTS: usize = 5;
 
 pub fn check(world: &World, found: &mut Found) {
     for task in 0..world.tasks.drafts.len() {
@@ -77,30 +79,30 @@ fn one_task(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     if let Some(late) = calls.iter().find(|call| call.at > *at) {
         found.push(("none later", format!("task {task} ended at {at}: {late:?}")));
     }
-    if !draft.is_kafka && !was_cancelled && calls.is_empty() {
-        found.push(("one end", format!("task {task} is {:?} without a call", end.state)));
-    }
-    let attempts = progress.attempts as usize;
-    if draft.is_kafka || attempts > calls.len() {
-        if !draft.is_kafka {
-            let what =
-                format!("task {task} tells of {attempts} attempts, of {} calls", calls.len());
-            found.push(("attempts", what));
-        }
+    if draft.is_kafka {
         return;
     }
-    let answered = results(world, task);
-    let interrupted: BTreeSet<u32> = answered
-        .iter()
-        .filter(|(_, result)| result.outcome == Outcome::Interrupted)
-        .map(|(turn, _)| *turn)
-        .collect();
+    let said = results(world, task);
+    let of = |is_it: &dyn Fn(&TaskResult) -> bool| -> usize {
+        let turns = said.iter().filter(|(_, result)| is_it(result)).map(|(turn, _)| *turn);
+        turns.collect::<BTreeSet<u32>>().len()
+    };
+    let interrupted = of(&|result| result.outcome == Outcome::Interrupted);
+    // Five turns of which nobody knows whether they were called are one attempt.
+    let doubted = of(&|result| result.in_doubt) / DOUBTS;
+    let attempts = progress.attempts as usize;
+    if !was_cancelled && calls.is_empty() && doubted == 0 {
+        found.push(("one end", format!("task {task} is {:?} without a call", end.state)));
+    }
+    if attempts > calls.len() + doubted {
+        let what = format!("task {task} tells of {attempts} attempts, of {} calls", calls.len());
+        found.push(("attempts", what));
+    }
     let most = draft.retries as usize + 1;
-    if !draft.polls && (attempts > most || calls.len() > most + interrupted.len()) {
+    if !draft.polls && (attempts > most || calls.len() > most + interrupted) {
         let what = format!(
-            "task {task} has {attempts} attempts, {} calls, {} interruptions; it may have {most} attempts",
-            calls.len(),
-            interrupted.len()
+            "task {task} has {attempts} attempts, {} calls, {interrupted} interruptions; it may have {most} attempts",
+            calls.len()
         );
         found.push(("attempts", what));
     }

@@ -100,6 +100,7 @@ impl World {
                     return self.worker_wakes(worker, 1, WorkerEvent::Assigned);
                 }
                 self.broker.workers.join(&name);
+                self.hear_worker(worker);
                 return self.regroup_workers();
             }
             WorkerRequest::Leave(name) => {
@@ -174,11 +175,13 @@ impl World {
     /// The group has heard nothing of a worker for a session: unless it waits for the others, it is one no more.
     pub fn worker_silent(&mut self, worker: usize, name: &str, heard: Time) {
         let of = &self.workers[worker];
-        let was_heard = of.name == name && of.heard > heard && of.up != Up::Dead;
+        let is_there = of.name == name && of.up != Up::Dead;
         let group = &self.broker.workers;
-        let waits = group.has_joined(name) && group.assignment(name).is_none();
-        if was_heard || waits || !group.knows(name) {
+        if !group.knows(name) || is_there && of.heard > heard {
             return;
+        }
+        if is_there && group.has_joined(name) && group.assignment(name).is_none() {
+            return self.hear_worker(worker);
         }
         self.note(|| format!("{name} is silent"));
         self.count("workers lost");

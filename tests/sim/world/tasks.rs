@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use waterclock::engine::messages::{Answer, Outcome};
 use waterclock::engine::sealed::{self, Submission};
+use waterclock::engine::state::State;
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::TaskResult;
 use waterclock::engine::timers::{Change, Timer, TimerId};
 use waterclock::engine::work::Scope;
-use waterclock::engine::{Offset, Record, UnixMillis};
+use waterclock::engine::{Offset, Record, UnixMillis, header};
 
 use super::World;
 use crate::broker::{EPOCH_MS, Place, Time};
@@ -67,7 +68,8 @@ pub struct Tasks {
     /// When the last task is due, and faults of users are over.
     pub ends: Time,
     is_quiet: bool,
-    miscounts: BTreeMap<usize, u32>,
+    /// By slot: how often what it counts was wrong, and how much users had seen by then.
+    miscounts: BTreeMap<usize, (u32, usize)>,
 }
 
 impl World {
@@ -165,7 +167,11 @@ impl World {
         for topic in &self.lane_topics[first..] {
             for (partition, log) in self.broker.topics[*topic].partitions.iter().enumerate() {
                 let place = Place { topic: *topic, partition: partition as i32 };
-                all.extend(log.ledger().map(|(offset, _)| (place, offset)));
+                // Of a task that was never dispatched there is one copy: who may write another to a tier may have it called.
+                let was_dispatched = log.ledger().filter(|(_, entry)| {
+                    entry.record.as_ref().is_some_and(|record| self.turn_of(record) > Some(0))
+                });
+                all.extend(was_dispatched.map(|(offset, _)| (place, offset)));
             }
         }
         if all.is_empty() {
@@ -182,20 +188,25 @@ impl World {
         self.stirred = true;
     }
 
+    /// The turn of a task that a sealed record is of.
+    fn turn_of(&self, record: &Record) -> Option<u32> {
+        let directive = header::read(record.headers()).ok()?;
+        let bound = directive.bound(record.key());
+        let state = State::open(directive.state?, &self.plan.setup.key, &bound).ok()?;
+        Some(state.task?.turn)
+    }
+
     // Projects and services.
 
     fn publish(&mut self, version: usize) {
         self.tasks.published = version;
-        if self.mutation == Some(Mutation::MissesPauses) {
-            return;
-        }
         for slot in 0..self.members.len() {
             let wait = self.chance.between(0, HEARD_WITHIN);
-            self.wake(self.members[slot].process(), wait, Wake::Registry(version));
+            self.wake(self.members[slot].process(), wait, Wake::Registry);
         }
         for worker in 0..self.workers.len() {
             let wait = self.chance.between(0, HEARD_WITHIN);
-            self.tell_worker_of_registry(worker, wait, version);
+            self.tell_worker_of_registry(worker, wait);
         }
     }
 
@@ -204,20 +215,19 @@ impl World {
         if self.plan.tasks.is_some() {
             let wait = self.chance.between(0, HEARD_WITHIN);
             let process = self.members[slot].process();
-            let version = self.heard_at_start();
-            self.wake(process, wait, Wake::Registry(version));
+            self.wake(process, wait, Wake::Registry);
         }
     }
 
-    /// What a process hears of projects and services when it starts.
-    pub fn heard_at_start(&self) -> usize {
+    /// Projects and services, as a process hears of them now.
+    pub fn registry(&self) -> &Arc<Registry> {
         let misses = self.mutation == Some(Mutation::MissesPauses);
-        if misses { 0 } else { self.tasks.published }
+        &self.tasks.registries[if misses { 0 } else { self.tasks.published }].1
     }
 
     /// Projects and services, as workers are told of them.
-    pub fn registry_of_workers(&self, version: usize) -> Arc<Registry> {
-        let registry = &self.tasks.registries[version].1;
+    pub fn registry_of_workers(&self) -> Arc<Registry> {
+        let registry = self.registry();
         match self.mutation {
             Some(Mutation::OpensMore) => Arc::new(draft::with_more(registry)),
             _ => Arc::clone(registry),
@@ -355,9 +365,12 @@ impl World {
             let held = pending.filter(|timer| !timer.state.is_final());
             let held = held.filter_map(|timer| timer.task?.held);
             let held: usize = held.map(|held| usize::from(held.credits)).sum();
+            let upto = self.tasks.seen.values().map(Vec::len).sum();
             let miscounts = self.tasks.miscounts.entry(slot).or_default();
-            *miscounts = if counted == held { 0 } else { *miscounts + 1 };
-            if *miscounts > MISCOUNTS_MAX {
+            // What it decides now is not there yet.
+            let is_again = counted != held && miscounts.1 == upto;
+            *miscounts = (if is_again { miscounts.0 + 1 } else { 0 }, upto);
+            if miscounts.0 > MISCOUNTS_MAX {
                 let what = format!("slot {slot} counts {counted} credits, and workers hold {held}");
                 self.breach("credits", what);
             }
