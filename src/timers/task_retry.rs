@@ -113,7 +113,7 @@ fn retried(outcome: Outcome) -> TaskRetry {
     match outcome {
         Outcome::Replaced => TaskRetry::Due,
         Outcome::Underway => TaskRetry::Held,
-        Outcome::Refused(code) => TaskRetry::Refused(code),
+        Outcome::Refused(code) => TaskRetry::Refused(code.as_str().to_owned()),
         Outcome::Superseded
         | Outcome::Absent
         | Outcome::Recorded
