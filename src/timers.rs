@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
-use crate::engine::timers::TimerId;
+use crate::engine::timers::{Forgettable, TimerId};
 use crate::engine::{After, Answer, Lane, Offset, Source, UnixMillis};
 use crate::kafka::member::{AssignmentEvent, TakenOver, Timers};
 use crate::kafka::{ClusterView, KafkaError, LaneThreads, Settings, WorkerView};
@@ -105,10 +105,10 @@ impl Timers for Keeper {
         &self,
         assignment: u64,
         lane: Lane,
-        before: UnixMillis,
+        what: Forgettable,
         to: &Sender<AssignmentEvent>,
     ) {
-        self.follower.list_expired(assignment, lane, before, to);
+        self.follower.list_expired(assignment, lane, what, to);
     }
 
     fn recall(

@@ -8,7 +8,8 @@ use sha2::Sha256;
 
 use crate::api::timers::model::{
     CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, RequestTimes, Soon,
-    TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName, Timers, TimersError,
+    TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName, Timers,
+    TimersError,
 };
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::TimerId;

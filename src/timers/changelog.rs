@@ -26,7 +26,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::engine::timers::TimerId;
+use crate::engine::timers::{Forgettable, TimerId};
 use crate::engine::{Lane, Millis, Offset, UnixMillis};
 use crate::kafka::end_offsets::EndOffsets;
 use crate::kafka::member::AssignmentEvent;
@@ -58,8 +58,8 @@ enum Request {
     Begin { assignment: u64, lanes: Vec<(Lane, Offset)>, to: Sender<AssignmentEvent> },
     /// The lanes of this assignment are another's.
     Release { assignment: u64 },
-    /// Tell which timers of the lane are final since before a time.
-    ListExpired { assignment: u64, lane: Lane, before: UnixMillis, to: Sender<AssignmentEvent> },
+    /// Tell which timers of the lane may be forgotten.
+    ListExpired { assignment: u64, lane: Lane, what: Forgettable, to: Sender<AssignmentEvent> },
     /// Tell how these timers of the lane ended.
     Recall { assignment: u64, lane: Lane, timers: Vec<TimerId>, to: Sender<AssignmentEvent> },
     /// Tell which pending timers of the lane were due before a time, by what the index has.
@@ -158,16 +158,15 @@ impl Follower {
         let _ = self.requests.send(Request::Release { assignment });
     }
 
-    /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now.
+    /// Has a lane thread told which timers of a lane may be forgotten, in all that is committed by now.
     pub(super) fn list_expired(
         &self,
         assignment: u64,
         lane: Lane,
-        before: UnixMillis,
+        what: Forgettable,
         to: &Sender<AssignmentEvent>,
     ) {
-        let _ =
-            self.requests.send(Request::ListExpired { assignment, lane, before, to: to.clone() });
+        let _ = self.requests.send(Request::ListExpired { assignment, lane, what, to: to.clone() });
     }
 
     /// Has a lane thread told how timers of a lane ended, by all that is committed by now.

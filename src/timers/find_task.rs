@@ -80,7 +80,9 @@ impl TaskSearch<'_> {
                 Ok(Some((record, terms))) => return Ok(FoundTask::Copy(record, terms)),
                 Ok(None) => {}
                 // There was no time left for a last request: that is no error of Kafka.
-                Err(_) if Instant::now() + EARLY_MAX >= self.by => return Ok(FoundTask::Unfinished),
+                Err(_) if Instant::now() + EARLY_MAX >= self.by => {
+                    return Ok(FoundTask::Unfinished);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -97,8 +99,7 @@ impl TaskSearch<'_> {
             return None;
         }
         let place = (message.offset(), appended(message));
-        let (record, place) =
-            if is_letter { sealed::of_letter(&record)? } else { (record, place) };
+        let (record, place) = if is_letter { sealed::of_letter(&record)? } else { (record, place) };
         let wanted = wanted(self.id, self.timer);
         let terms = sealed::copy_of(&self.setup.key, &record, place, &wanted)?;
         Some((record, terms))
@@ -108,7 +109,7 @@ impl TaskSearch<'_> {
 /// What brings the payload of a task as it is.
 pub(super) fn wanted<'a>(id: &'a TaskId, timer: &Timer) -> WantedCopy<'a> {
     let turn = timer.task.map_or(0, |task| task.turn);
-    WantedCopy { id, version: timer.version, turn }
+    WantedCopy { id, version: timer.version, turn, trigger: timer.due }
 }
 
 /// Where the payload of a task may be, the likeliest place first. Pure.

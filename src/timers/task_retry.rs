@@ -12,10 +12,10 @@ use super::find_record;
 use super::find_task::{FoundTask, TaskSearch, wanted};
 use super::replies::Reply;
 use super::service::{Error, Service, in_turn};
-use crate::engine::sealed::{self, CopyTerms};
+use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::{TaskPayload, TaskRetry, Timer, TimerState};
-use crate::engine::{Lane, Outcome, Record, Source, TopicId, UnixMillis};
+use crate::engine::{Lane, Outcome, Source, TopicId, UnixMillis};
 
 /// How much of its time must be left for writing a retry, and for the lane's answer, once its record is found.
 const DECIDED_MIN: Duration = Duration::from_secs(3);
@@ -113,7 +113,7 @@ fn retried(outcome: Outcome) -> TaskRetry {
     match outcome {
         Outcome::Replaced => TaskRetry::Due,
         Outcome::Underway => TaskRetry::Held,
-        Outcome::Refused(code) => TaskRetry::Refused(code),
+        Outcome::Refused(code) => TaskRetry::Refused(code.as_str().to_owned()),
         Outcome::Superseded
         | Outcome::Absent
         | Outcome::Recorded

@@ -31,7 +31,8 @@ use sha2::{Digest, Sha256};
 
 use super::header::Code;
 use super::task::id::TaskId;
-use super::{Offset, UnixMillis};
+use super::task::registry::HISTORY_MIN;
+use super::{Millis, Offset, UnixMillis};
 
 pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
@@ -383,6 +384,14 @@ impl Timer {
         })
     }
 
+    /// Until when it is remembered how a task ended, as its project says; `None`: it has not ended, or is no task.
+    #[must_use]
+    pub fn kept_until(&self) -> Option<UnixMillis> {
+        let task = self.task.filter(|_| self.state.is_final())?;
+        // One of which nobody said so is kept for as long as the shortest history.
+        Some(task.next_at.max(self.since + HISTORY_MIN))
+    }
+
     /// What the engine is told of it, if it has ended. One that was refused when it came never was pending, and nothing is a
     /// duplicate of it.
     #[must_use]
@@ -391,6 +400,32 @@ impl Timer {
         let was_refused = matches!(state, TimerState::Dead | TimerState::Expired)
             && since < version.first_appended;
         (state.is_final() && !was_refused).then_some(Ended { version, state, since })
+    }
+}
+
+/// What may be forgotten of what ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forgettable {
+    /// Timers that ended before this, but for tasks.
+    pub ended_before: UnixMillis,
+    /// Tasks that are kept until before this: now.
+    pub kept_before: UnixMillis,
+}
+
+impl Forgettable {
+    /// What may be forgotten of a timer at `now`, where those that are no tasks are kept for `history`.
+    #[must_use]
+    pub fn at(now: UnixMillis, history: Millis) -> Self {
+        Self { ended_before: now - history, kept_before: now }
+    }
+
+    /// Whether this one may be.
+    #[must_use]
+    pub fn has(&self, timer: &Timer) -> bool {
+        match timer.kept_until() {
+            Some(until) => until < self.kept_before,
+            None => timer.state.is_final() && timer.since < self.ended_before,
+        }
     }
 }
 

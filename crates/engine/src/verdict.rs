@@ -73,7 +73,7 @@ pub(super) struct TaskPart {
     pub(super) scope: Option<Scope>,
     /// The partition of that topic.
     pub(super) partition: Option<i32>,
-    /// How far it is, of one that goes to a topic now.
+    /// How far it is, of one that goes to a topic now and ends by that; or how far one goes on that is retried by hand.
     pub(super) progress: Progress,
 }
 
@@ -704,7 +704,6 @@ pub(super) fn deliver(
         turn: task.progress.turn.saturating_add(1),
         attempts: task.progress.attempts.saturating_add(1),
         begun: true,
-        next_at: entry.due,
         ..task.progress
     });
     let stage = StateChange { supersedes, task, ..StateChange::new(TimerState::Delivered, now) };

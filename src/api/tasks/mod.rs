@@ -113,9 +113,7 @@ impl From<Failure> for Problem {
                 Self::new(StatusCode::CONFLICT, "not_retryable", detail)
             }
             Failure::BadPage(detail) => Self::bad("bad_page", "query.page", detail),
-            Failure::PayloadGone(detail) => {
-                Self::new(StatusCode::CONFLICT, "payload_gone", detail)
-            }
+            Failure::PayloadGone(detail) => Self::new(StatusCode::CONFLICT, "payload_gone", detail),
             Failure::TooLarge(detail) => {
                 Self::new(StatusCode::PAYLOAD_TOO_LARGE, "record_too_large", detail)
             }

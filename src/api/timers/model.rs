@@ -13,8 +13,8 @@ use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
-    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel, TaskPayload, TaskRetry,
-    TaskFilter, TaskRecord, TimerCommand, TimerName, TimerState,
+    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
+    TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName, TimerState,
 };
 
 /// Where a page ended: what is behind it comes next.

@@ -137,7 +137,11 @@ impl TaskOwners {
     ///
     /// # Errors
     /// See [`TimersError`]; [`TimersError::NotFound`]: it was not found in time.
-    pub async fn payload(&self, lane: u16, id: &TaskId) -> Result<Option<TaskPayload>, TimersError> {
+    pub async fn payload(
+        &self,
+        lane: u16,
+        id: &TaskId,
+    ) -> Result<Option<TaskPayload>, TimersError> {
         let deadline = Deadline::new(Instant::now(), deadline::SEARCH);
         let what = PeerRequest::Task(TaskQuestion::Payload(id.clone()));
         match self.0.one(lane, what, deadline).await? {

@@ -57,7 +57,6 @@ fn refused(end: TaskRetry) -> Option<Failure> {
             Some(Failure::PayloadGone(detail.to_owned()))
         }
         TaskRetry::Refused(code) => {
-            let code = code.as_str();
             Some(Failure::NotRetryable(format!(
                 "it may not be called ({code}): its project was deleted, or its topic is not allowed; mend that, and retry it again"
             )))
@@ -93,7 +92,6 @@ fn text(bytes: Option<Base64>) -> (Option<String>, Option<String>) {
 mod tests {
     use super::*;
     use crate::engine::Record;
-    use crate::engine::header::Code;
 
     #[test]
     fn who_cannot_retry_a_task_is_told_what_to_do() {
@@ -115,11 +113,11 @@ mod tests {
             (TaskRetry::Ended(TimerState::Expired),   "not_retryable", "a later one"),
             (TaskRetry::Ended(TimerState::Delivered), "not_retryable", "create another"),
             (TaskRetry::Gone,                         "payload_gone",  "create the task again"),
-            (TaskRetry::Refused(Code::TaskFailed),    "not_retryable", "task_failed"),
+            (TaskRetry::Refused("task_failed".into()), "not_retryable", "task_failed"),
             (TaskRetry::Pending,                      "unknown",       "retry it again"),
         ];
         for (end, code, part) in cases {
-            let (found, detail) = of(end);
+            let (found, detail) = of(end.clone());
             assert_eq!(found, code, "{end:?}");
             assert!(detail.contains(part), "{detail}");
         }

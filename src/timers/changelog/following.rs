@@ -5,7 +5,7 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 
 use super::holding::Holding;
-use crate::engine::timers::{Change, Ended, TimerId};
+use crate::engine::timers::{Change, Ended, Forgettable, TimerId};
 use crate::engine::{Event, Lane, Millis, Offset, UnixMillis};
 use crate::kafka::member::AssignmentEvent;
 
@@ -44,7 +44,7 @@ pub(super) struct Following {
     /// What to report once reading is past this; `None` once it is reported.
     pub(super) handover: Option<(Offset, Holding)>,
     /// Timers that are final since before this time are told once reading is past that.
-    pub(super) expired: Option<(Offset, UnixMillis)>,
+    pub(super) expired: Option<(Offset, Forgettable)>,
     /// How these timers ended is told once reading is past that; `None`: it is not known yet how far that is.
     pub(super) recall: Option<(Option<Offset>, Vec<TimerId>)>,
     /// Records that this version cannot read.

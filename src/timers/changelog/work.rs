@@ -138,12 +138,12 @@ impl IndexThread {
                     event: Event::Overdue { lane, timers, more },
                 });
             }
-            Request::ListExpired { assignment, lane, before, to } => {
+            Request::ListExpired { assignment, lane, what, to } => {
                 // Without a mark, the committed end is unknown. It will be known soon; ask again in a minute.
                 let mark = self.written.mark(lane).filter(|_| self.index.is_some());
                 let following = self.lanes.get_mut(&lane).filter(|of| of.assignment == assignment);
                 match (following, mark) {
-                    (Some(following), Some(mark)) => following.expired = Some((mark, before)),
+                    (Some(following), Some(mark)) => following.expired = Some((mark, what)),
                     // Without an index nobody knows; they are forgotten in a run that has one.
                     _ => {
                         let event = Event::Expired { lane, timers: Vec::new(), tasks: Vec::new() };
@@ -350,8 +350,8 @@ impl IndexThread {
         let Some(index) = &mut self.index else { return Ok(()) };
         for (lane, following) in &mut self.lanes {
             let next = following.next;
-            if let Some((_, before)) = following.expired.take_if(|(mark, _)| next >= *mark) {
-                let gone = index.ended(*lane, before, FORGET_MAX)?;
+            if let Some((_, what)) = following.expired.take_if(|(mark, _)| next >= *mark) {
+                let gone = index.forgettable(*lane, what, FORGET_MAX)?;
                 let timers = gone.iter().map(|of| of.timer_id).collect();
                 let tasks =
                     gone.iter().filter_map(|of| Some((of.timer_id, of.attempts?))).collect();

@@ -8,10 +8,11 @@
 //!                         failures, rounds, interruptions, [partition, credits], next_at as a distance from due],
 //!                         id, [code], [key]
 //! 2 due u64, name         by due time: phase, label flag and task flag u8, target, [label]
-//! 3 since u64, name       ended timers, by when they ended: nothing, or of a task its attempts
+//! 3 since u64, name       ended timers that are no tasks, by when they ended: nothing
 //! 4 name                  void versions: as on the wire
 //! 5 name, slot u8         an attempt of a task: as on the wire
 //! 6 name                  the definition of a task: as on the wire
+//! 7 kept until u64, name  ended tasks, by how long that is remembered: their attempts
 //! ```
 //!
 //! The first flags of a task say that its key is cut and that it has none, which no timer's do. Its second flags say both of its
@@ -41,6 +42,7 @@ pub(super) const END: u8 = 3;
 pub(super) const CANCEL_MARK: u8 = 4;
 pub(super) const ATTEMPT: u8 = 5;
 pub(super) const DEFINITION: u8 = 6;
+pub(super) const KEPT: u8 = 7;
 
 const STATE: u8 = 0b111;
 const HAS_LABEL: u8 = 8;
@@ -275,7 +277,15 @@ pub(super) fn due_value(mut timer: &[u8]) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The value of a timer below [`END`].
+/// The key by which an ended timer is forgotten.
+pub(super) fn end_key(timer: &Timer) -> Vec<u8> {
+    match timer.kept_until() {
+        Some(until) => timed_key(KEPT, until, timer.timer_id),
+        None => timed_key(END, timer.since, timer.timer_id),
+    }
+}
+
+/// The value of a timer below [`END`] or [`KEPT`].
 pub(super) fn end_value(timer: &Timer) -> Vec<u8> {
     let mut bytes = Vec::new();
     if let Some(task) = &timer.task {
@@ -284,7 +294,7 @@ pub(super) fn end_value(timer: &Timer) -> Vec<u8> {
     bytes
 }
 
-/// What a value below [`END`] says: the attempts, if it is of a task.
+/// What a value below [`END`] or [`KEPT`] says: the attempts, if it is of a task.
 pub(super) fn read_end(mut value: &[u8]) -> Option<Option<u32>> {
     if value.is_empty() {
         return Some(None);

@@ -7,12 +7,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::bytes::check;
-use super::entry::{self, ATTEMPT, CANCEL_MARK, DEFINITION, DUE, END, TEXT, TIMER};
+use super::entry::{self, ATTEMPT, CANCEL_MARK, DEFINITION, DUE, END, KEPT, TEXT, TIMER};
 use super::lane_tree::{self, LaneTree, ReadView};
 use super::position::Position;
 use super::store::{StoreError, Tree};
 use super::string_table::StringTable;
-use crate::engine::timers::{Attempt, CancelMark, Change, Live, Timer, TimerId, TimerState};
+use crate::engine::timers::{
+    Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState,
+};
 use crate::engine::{Offset, UnixMillis};
 
 /// What holds in a lane and concerns the engine.
@@ -153,7 +155,7 @@ impl Lane {
                     dues += 1;
                     Some(())
                 }
-                Some(&END) => Some(()),
+                Some(&END | &KEPT) => Some(()),
                 _ => load_entry(&mut tables, key, value, &mut each),
             };
             if read.is_none() {
@@ -260,23 +262,42 @@ impl Lane {
         unread.map_or(Ok(()), Err)
     }
 
-    /// Timers that ended before a time, the oldest first.
-    pub(super) fn ended(&self, before: UnixMillis, most: usize) -> Result<Vec<Gone>, StoreError> {
-        let (mut ended, mut unread) = (Vec::new(), false);
-        self.shared.view.each_from(&[END], |key, value| {
+    /// Timers and tasks that may be forgotten, the oldest first.
+    pub(super) fn forgettable(
+        &self,
+        what: Forgettable,
+        most: usize,
+    ) -> Result<Vec<Gone>, StoreError> {
+        let mut gone = self.listed_before(END, what.ended_before, most)?;
+        let left = most.saturating_sub(gone.len());
+        gone.extend(self.listed_before(KEPT, what.kept_before, left)?);
+        Ok(gone)
+    }
+
+    /// What stands below a kind of key before a time, the oldest first.
+    fn listed_before(
+        &self,
+        kind: u8,
+        before: UnixMillis,
+        most: usize,
+    ) -> Result<Vec<Gone>, StoreError> {
+        let (mut gone, mut unread) = (Vec::new(), false);
+        self.shared.view.each_from(&[kind], |key, value| {
             match (key.first(), entry::timed(key)) {
-                (Some(&END), Some((at, timer_id))) if at < before && ended.len() < most => {
+                (Some(found), Some((at, timer_id)))
+                    if *found == kind && at < before && gone.len() < most =>
+                {
                     let Some(attempts) = entry::read_end(value) else {
                         unread = true;
                         return ControlFlow::Break(());
                     };
-                    ended.push(Gone { timer_id, attempts });
+                    gone.push(Gone { timer_id, attempts });
                     ControlFlow::Continue(())
                 }
                 _ => ControlFlow::Break(()),
             }
         })?;
-        if unread { Err(unreadable(END)) } else { Ok(ended) }
+        if unread { Err(unreadable(kind)) } else { Ok(gone) }
     }
 }
 
@@ -389,8 +410,7 @@ impl BatchChanges<'_> {
         self.set(key, Some(value), None);
         self.set(entry::timed_key(DUE, timer.due, timer_id), Some(by_due), None);
         if timer.state.is_final() {
-            let by_end = entry::timed_key(END, timer.since, timer_id);
-            self.set(by_end, Some(entry::end_value(&timer)), None);
+            self.set(entry::end_key(&timer), Some(entry::end_value(&timer)), None);
         }
         self.count(&timer, false);
         Ok(())
@@ -402,8 +422,7 @@ impl BatchChanges<'_> {
         self.set(entry::timer_key(timer.timer_id), None, Some(value));
         self.set(entry::timed_key(DUE, timer.due, timer.timer_id), None, Some(by_due));
         if timer.state.is_final() {
-            let by_end = entry::timed_key(END, timer.since, timer.timer_id);
-            self.set(by_end, None, Some(entry::end_value(timer)));
+            self.set(entry::end_key(timer), None, Some(entry::end_value(timer)));
         }
         self.count(timer, true);
         Ok(())

@@ -38,7 +38,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::engine::timers::{Change, Timer, TimerId};
+use crate::engine::timers::{Change, Forgettable, Timer, TimerId};
 use crate::engine::{Lane, Offset, UnixMillis};
 use crate::telemetry::{self, Rebuilt};
 
@@ -52,7 +52,7 @@ pub use crate::engine::After;
 /// Changes of one call of [`Index::apply`], at most: sled's memory grows with its batches.
 pub const BATCH_MAX: usize = 500;
 /// The form of what stands on disk.
-const FORMAT: u32 = 4;
+const FORMAT: u32 = 5;
 /// What sled says of a store that another process holds; it has no word of its own for that.
 const LOCKED: &str = "could not acquire lock";
 
@@ -331,18 +331,18 @@ impl Index {
         self.lane(lane)?.apply(changes, next, at, lanes).map_err(error)
     }
 
-    /// Timers that ended before a time, the oldest first, at most so many.
+    /// Timers and tasks that may be forgotten, the oldest first, at most so many.
     ///
     /// # Errors
     /// [`Error::Broken`]: start again.
-    pub fn ended(
+    pub fn forgettable(
         &mut self,
         lane: Lane,
-        before: UnixMillis,
+        what: Forgettable,
         most: usize,
     ) -> Result<Vec<Gone>, Error> {
         let error = self.error("read");
-        self.lane(lane)?.ended(before, most).map_err(error)
+        self.lane(lane)?.forgettable(what, most).map_err(error)
     }
 
     /// The timer of a name, pending or ended.

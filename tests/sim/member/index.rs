@@ -7,7 +7,9 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use waterclock::engine::messages::{Answer, Event, Outcome};
-use waterclock::engine::timers::{self, About, CancelMark, Change, Found, Live, Timer, TimerId};
+use waterclock::engine::timers::{
+    self, About, CancelMark, Change, Forgettable, Found, Live, Timer, TimerId,
+};
 use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
 use super::{Up, number_of};
@@ -319,13 +321,11 @@ impl World {
 
     fn tell_ended(&mut self, slot: usize, lane: i32) {
         let now = self.members[slot].last_now;
-        let history = self.plan.setup.limits.history;
+        let forgettable = Forgettable::at(now, self.plan.setup.limits.history);
         let index = self.members[slot].disk.lanes.get(&lane);
         let ended = index.into_iter().flat_map(|index| index.timers.values());
-        let ended: Vec<&Timer> = ended
-            .filter(|timer| timer.state.is_final() && timer.since + history <= now)
-            .take(ENDED_MAX)
-            .collect();
+        let ended: Vec<&Timer> =
+            ended.filter(|timer| forgettable.has(timer)).take(ENDED_MAX).collect();
         let timers = ended.iter().map(|timer| timer.timer_id).collect();
         let attempts = |timer: &&Timer| Some((timer.timer_id, timer.task?.attempts));
         let tasks = ended.iter().filter_map(attempts).collect();

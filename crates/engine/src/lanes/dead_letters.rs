@@ -13,7 +13,7 @@ use super::super::header::{self, Code, Refusal};
 use super::super::messages::{
     Answer, ChangeReason, DeadLetter, Destination, HeaderRewrite, Outcome, Produce,
 };
-use super::super::timers::{About, TimerId, TimerState, Version};
+use super::super::timers::{About, Progress, TimerId, TimerState, Version};
 use super::super::verdict::{self, Origin, PendingRecord, StateChange};
 use super::lifecycle::answer;
 use super::past::{Of, Waiting};
@@ -102,8 +102,11 @@ impl LaneEngine {
         let timer_id = entry.timer_id.filter(|_| entry.decided)?;
         let directive = header::read(entry.record.headers()).ok()?;
         let supersedes = self.timers.table().replaced(entry.source.lane, timer_id);
-        let task = self.timers.tasks.progress(timer_id);
-        let stage = StateChange { supersedes, task: stage.task.or(task), ..stage };
+        let task = entry.task.as_ref().map(|task| {
+            let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+            self.kept(now, Some(&task.project), progress)
+        });
+        let stage = StateChange { supersedes, task, ..stage };
         let record = verdict::timer_change(entry, &directive, stage);
         self.timers.end(now, entry.source.lane, timer_id);
         record
@@ -119,7 +122,11 @@ impl LaneEngine {
             return None;
         }
         let directive = header::read(entry.record.headers()).ok()?;
-        let stage = dead(code, verdict::before(entry.first_appended));
+        let task = entry
+            .task
+            .as_ref()
+            .map(|task| self.kept(entry.first_appended, Some(&task.project), Progress::default()));
+        let stage = StateChange { task, ..dead(code, verdict::before(entry.first_appended)) };
         Some((timer_id, verdict::timer_change(entry, &directive, stage)?))
     }
 

@@ -19,7 +19,8 @@ use super::super::task::result::{Outcome as CallOutcome, TaskResult};
 use super::super::task::retry::Retry;
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{
-    Attempt, CancelMark, Change, Pending, Progress, TimerFields, TimerId, TimerState, progress,
+    Attempt, CancelMark, Change, Pending, Progress, TimerFields, TimerId, TimerState, group_of,
+    progress,
 };
 use super::super::verdict::tasks::{self as read, TaskRecord};
 use super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
@@ -252,7 +253,9 @@ impl LaneEngine {
         let mut entry = entry;
         let Some(scope) = task.scope.as_ref() else {
             if let (Some(timer_id), Some(of)) = (entry.timer_id, entry.task.as_mut()) {
-                of.progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+                let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+                // It ends with its delivery.
+                of.progress = self.kept(now, Some(&task.project), progress);
             }
             let registry = self.timers.tasks.registry();
             let project = registry.project(&task.project);
@@ -529,6 +532,8 @@ impl LaneEngine {
         let lane = entry.source.lane;
         // It was read once.
         let directive = super::header::read(entry.record.headers()).unwrap_or_default();
+        let project = entry.task.as_ref().map(|task| &*task.project);
+        let after = if state.is_final() { self.kept(now, project, after) } else { after };
         let stage = StateChange { task: Some(after), ..StateChange::new(state, now) };
         let reason = match state {
             TimerState::Delivered => ChangeReason::Delivered,
@@ -538,6 +543,17 @@ impl LaneEngine {
         if let Some(record) = verdict::timer_change(entry, &directive, stage) {
             self.writes.push(PendingWrite::timer_change(lane, record, reason));
         }
+    }
+
+    /// How far a task is that ends then: with how long that is remembered.
+    pub(super) fn kept(
+        &self,
+        now: UnixMillis,
+        project: Option<&str>,
+        progress: Progress,
+    ) -> Progress {
+        let history = self.timers.tasks.registry().project(project.unwrap_or_default()).history;
+        Progress { next_at: now + history, ..progress }
     }
 
     // Cancels.
@@ -579,6 +595,8 @@ impl LaneEngine {
         let table = self.timers.table();
         let words = table.words(live);
         let at = (live.version, live.due);
+        let project = group_of(words.1).map(|(project, _)| project);
+        let after = if state.is_final() { self.kept(now, project, after) } else { after };
         let fields =
             TimerFields { task: Some(after), ..fields_of_cancel(cancel, state, now, at, words) };
         verdict::timer_record(timer_id, &fields)

@@ -3,7 +3,8 @@
 use super::super::messages::{Action, ChangeReason, Left};
 use super::super::setup::Tracking;
 use super::super::timers::{
-    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version, progress,
+    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version, group_of,
+    progress,
 };
 use super::behind::Behind;
 use super::inventory::{AGAIN_AFTER, Step};
@@ -211,7 +212,10 @@ impl LaneEngine {
         if !is_absent || self.came_by_an_unknown_intake(timer.version) {
             return;
         }
-        let lost = Timer { state: TimerState::Lost, since: now, ..timer };
+        let label = timer.label.as_deref();
+        let project = group_of(label).map(|(project, _)| project);
+        let task = timer.task.map(|task| self.kept(now, project, task));
+        let lost = Timer { state: TimerState::Lost, since: now, task, ..timer };
         let timer_id = lost.timer_id;
         let (key, value) = Change::Timer(lost).encode();
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());

@@ -21,6 +21,8 @@ pub struct WantedCopy<'a> {
     pub version: Version,
     /// The last turn that was dispatched; 0: none was.
     pub turn: u32,
+    /// When it was due first. A copy may say otherwise: it may have been made before a retry.
+    pub trigger: UnixMillis,
 }
 
 /// What a copy of a task says of itself beside its body.
@@ -28,8 +30,6 @@ pub struct WantedCopy<'a> {
 pub struct CopyTerms {
     /// Past it, nothing is begun.
     pub expires: Option<UnixMillis>,
-    /// When it was due first.
-    pub trigger: UnixMillis,
     digest: [u8; 16],
 }
 
@@ -61,11 +61,8 @@ pub fn copy_of(
         Kind::Move | Kind::Duplicate => false,
     };
     // A result that needs no further turn has no body.
-    (is_it && digest(record) == task.digest).then_some(CopyTerms {
-        expires: state.expires,
-        trigger: task.trigger,
-        digest: task.digest,
-    })
+    (is_it && digest(record) == task.digest)
+        .then_some(CopyTerms { expires: state.expires, digest: task.digest })
 }
 
 /// What a dead letter holds: the record as it was before it became one, and where that stood (offset, append time). `None`: it is
@@ -94,7 +91,7 @@ pub fn retry(
     wanted: &WantedCopy<'_>,
     progress: &Progress,
 ) -> Record {
-    let (record, CopyTerms { expires, trigger, digest }) = copy;
+    let (record, CopyTerms { expires, digest }) = copy;
     let Version { first_appended, offset } = wanted.version;
     let id = wanted.id.as_str().as_bytes();
     let state = State {
@@ -111,7 +108,7 @@ pub fn retry(
             turn: wanted.turn,
             attempt: progress.attempts,
             round: progress.rounds,
-            trigger,
+            trigger: wanted.trigger,
             digest,
         }),
     };

@@ -60,7 +60,7 @@ pub struct Progress {
     pub open: bool,
     /// It ends as cancelled once its worker says that nothing is open.
     pub cancelling: bool,
-    /// When it is acted on next.
+    /// When it is acted on next. Of a task that has ended: until when that is remembered, as its project says.
     pub next_at: UnixMillis,
 }
 

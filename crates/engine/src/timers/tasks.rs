@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 
 use super::progress::Attempt;
 use super::{LaneTimer, Timer, TimerState};
+use crate::header;
 use crate::task::id::{IdError, TaskId};
-use crate::header::{self, Code};
 use crate::task::result::TaskResult;
 use crate::{Lane, Record, UnixMillis};
 
@@ -272,7 +272,7 @@ pub enum TaskCancel {
 }
 
 /// What became of a retry by hand.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TaskRetry {
     /// The task is due now, or was so before.
@@ -285,8 +285,8 @@ pub enum TaskRetry {
     Gone,
     /// Another command, or its own time, came first.
     Superseded,
-    /// It may not be called.
-    Refused(Code),
+    /// It may not be called, by this code.
+    Refused(String),
     /// There is no such task, or its history has run out.
     Absent,
     /// It is written, and not decided in time.

@@ -126,7 +126,8 @@ fn parts(
         entry.due = appended;
         return Ok((entry, Said::Cancel));
     }
-    if directive.action != TimerAction::Create && kind != Kind::Amend {
+    // A task that was retried by hand has that action in all topics.
+    if directive.action == TimerAction::Cancel {
         return Err(bad_task(format!("{} in a record of a task", header::ACTION)));
     }
     let spec = sealed::spec(&directive)?;
@@ -189,7 +190,13 @@ fn version_of(state: &State<'_>) -> Version {
 /// How far a task goes on that ended, and is retried by hand: its failures count anew, its turns and attempts go on.
 fn followed(task: TaskState, now: UnixMillis) -> Progress {
     let TaskState { turn, attempt: attempts, .. } = task;
-    Progress { turn, attempts, begun: turn > 0 || attempts > 0, next_at: now, ..Progress::default() }
+    Progress {
+        turn,
+        attempts,
+        begun: turn > 0 || attempts > 0,
+        next_at: now,
+        ..Progress::default()
+    }
 }
 
 fn is_fresh(state: &State<'_>, appended: UnixMillis) -> Result<(), Refusal> {
@@ -263,7 +270,8 @@ pub(crate) fn left(
     let timer_id = TimerId::task(&sealed::task_id(&directive).ok()?);
     // A retry may stand for the version that it follows, or for its own.
     let version = || {
-        let kind = kind_in(setup, source.topic, &directive).ok().filter(|kind| *kind != Kind::Amend)?;
+        let kind =
+            kind_in(setup, source.topic, &directive).ok().filter(|kind| *kind != Kind::Amend)?;
         let (state, _) = sealed::opened(&directive, record.key(), &setup.key, kind).ok()?;
         Some(match kind {
             Kind::Submit => Version { first_appended: appended, offset },

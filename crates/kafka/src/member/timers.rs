@@ -6,7 +6,7 @@ use std::fmt;
 
 use crossbeam_channel::Sender;
 
-use waterclock_engine::timers::TimerId;
+use waterclock_engine::timers::{Forgettable, TimerId};
 use waterclock_engine::{After, Answer, Event, Lane, Offset, Source, Start, UnixMillis};
 
 /// What a lane thread is told, and for which of its assignments: of another one it drops this.
@@ -43,13 +43,13 @@ pub trait Timers: fmt::Debug + Send + Sync {
     /// The lanes of this assignment are another's from now on, or will be taken over again.
     fn release(&self, assignment: u64);
 
-    /// Has a lane thread told which timers of a lane are final since before a time, in all that is committed by now:
+    /// Has a lane thread told which timers of a lane may be forgotten, in all that is committed by now:
     /// [`Event::Expired`].
     fn list_expired(
         &self,
         assignment: u64,
         lane: Lane,
-        before: UnixMillis,
+        what: Forgettable,
         to: &Sender<AssignmentEvent>,
     );
 

@@ -1,7 +1,7 @@
 //! The answers that readers get.
 
 use super::*;
-use crate::engine::timers::{LaneTimer, TaskFilter, TaskRecord, TaskStatus};
+use crate::engine::timers::{Forgettable, LaneTimer, TaskFilter, TaskRecord, TaskStatus};
 
 fn filters() -> impl Strategy<Value = Filter> {
     let target = prop::option::of((0..4_u8).prop_map(|n| format!("target-{n}")));
@@ -130,24 +130,31 @@ fn what_ended_is_told_oldest_first_until_it_is_forgotten() {
     let mut index = open(&room);
     fill(&mut index, Lane(0), 0, 2_000);
     let model = model_at(2_000);
-    let mut ended: Vec<_> = model.timers.values().filter(|timer| timer.state.is_final()).collect();
-    ended.sort_by_key(|timer| (timer.since, timer.timer_id));
-    let (most, before) = (40, ended[60].since);
-    let told = index.ended(Lane(0), before, most).expect("told");
-    let gone = |ended: &[&Timer]| -> Vec<Gone> {
-        let attempts = |timer: &Timer| timer.task.map(|task| task.attempts);
-        ended
-            .iter()
-            .map(|timer| Gone { timer_id: timer.timer_id, attempts: attempts(timer) })
-            .collect()
+    let ended = model.timers.values().filter(|timer| timer.state.is_final());
+    let (mut tasks, mut plain): (Vec<&Timer>, Vec<&Timer>) =
+        ended.partition(|timer| timer.task.is_some());
+    let kept = |of: &Timer| {
+        let until = of.task.map_or(0, |task| task.next_at.0);
+        UnixMillis(until.max(of.since.0 + 3_600_000))
     };
-    assert_eq!(told, gone(&ended[..40]));
-    let has_both = [true, false].map(|is| told.iter().any(|of| of.attempts.is_some() == is));
-    assert_eq!(has_both, [true, true], "tasks and others");
+    plain.sort_by_key(|timer| (timer.since, timer.timer_id));
+    tasks.sort_by_key(|timer| (kept(timer), timer.timer_id));
+    let what = Forgettable { ended_before: plain[30].since, kept_before: kept(tasks[30]) };
+    plain.retain(|timer| timer.since < what.ended_before);
+    tasks.retain(|timer| kept(timer) < what.kept_before);
+    assert!(plain.len() > 20 && tasks.len() > 20, "{} and {}", plain.len(), tasks.len());
+    let gone = |of: &&Timer| {
+        let attempts = of.task.map(|task| task.attempts);
+        Gone { timer_id: of.timer_id, attempts }
+    };
+    let want: Vec<Gone> = plain.iter().chain(&tasks).map(gone).collect();
+    let most = plain.len() + 10;
+    let told = index.forgettable(Lane(0), what, most).expect("told");
+    assert_eq!(told, want[..most]);
     let forget: Vec<_> = told.into_iter().map(|of| Change::ForgottenTimer(of.timer_id)).collect();
     index.apply(Lane(0), &forget, Offset(2_001), UnixMillis(1)).expect("applied");
-    let told = index.ended(Lane(0), before, most).expect("told");
-    assert_eq!(told, gone(&ended[40..60]));
+    let told = index.forgettable(Lane(0), what, most).expect("told");
+    assert_eq!(told, want[most..]);
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn not_yet_asks_again_at_equal_intervals_and_is_no_attempt() {
 #[test]
 fn one_request_is_one_task_however_often_it_is_made_and_after_its_end() {
     let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"history":"1h"}"#);
     let id = world.create(1, 1_000, "");
     world.create(1, 1_000, "");
     let replayed = world.sealed(&id, 0, &spec(""), None);

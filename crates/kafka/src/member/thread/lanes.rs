@@ -23,6 +23,7 @@ use crate::member::timers::{AssignmentEvent, TakenOver, Timers};
 use crate::meta::RegistryFeed;
 use waterclock_engine::member::{LaneRules, LateHop, QueryGoals, ReadGoals};
 use waterclock_engine::task::registry::Registry;
+use waterclock_engine::timers::Forgettable;
 use waterclock_engine::{
     Action, BatchId, Event, Figures, Lane, LaneEngine, Offset, Refused, Setup, Source, Start,
 };
@@ -135,11 +136,12 @@ impl<'a> Lanes<'a> {
                 Action::ListEndOffsets(sources) => self.ask_for_ends(member, &sources, false),
                 Action::ListExpired(lane) => {
                     if let Some(assignment) = member.assignment() {
-                        let before = now - self.parts.setup.limits.history;
+                        let history = self.parts.setup.limits.history;
+                        let what = Forgettable::at(now, history);
                         self.parts.timers.list_expired(
                             assignment,
                             lane,
-                            before,
+                            what,
                             &self.timer_events.0,
                         );
                     }

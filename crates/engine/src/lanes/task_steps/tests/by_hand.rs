@@ -38,6 +38,7 @@ fn a_task_that_waits_for_its_next_turn_is_called_at_once() {
 #[test]
 fn a_task_that_was_never_called_is_called_at_once_and_only_once() {
     let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"history":"1h"}"#);
     let id = world.create(1, 7_200_000, "");
     world.after(5_000);
     let record = world.retry_record(&id).expect("a copy of it");
@@ -94,6 +95,7 @@ fn a_take_over_between_a_retry_and_its_call_loses_neither() {
 #[test]
 fn a_failed_task_is_brought_back_from_its_letter_once_for_each_end() {
     let mut world = World::new(|_, nth| (5, if nth < 2 { failed(500) } else { finished() }));
+    world.set_registry("project/shop", r#"{"history":"1h"}"#);
     let id = world.create(1, 1_000, NONE_LEFT);
     world.after(5_000);
     assert_eq!(world.state(&id), Some(TimerState::Dead));
@@ -116,7 +118,7 @@ fn a_failed_task_is_brought_back_from_its_letter_once_for_each_end() {
     assert!(world.calls.iter().all(|call| call.body == b"body"));
     assert_eq!(world.state(&id), Some(TimerState::Delivered));
     assert!(world.has_definition(&id));
-    assert_eq!(world.timer(&id).and_then(|timer| timer.task).map(|of| of.failures), Some(1));
+    assert_eq!(world.timer(&id).and_then(|timer| timer.task).map(|of| of.failures), Some(0));
     // Nor is it brought back once nobody remembers it.
     world.after(3_800_000);
     assert_eq!(world.state(&id), None);
@@ -160,7 +162,8 @@ fn a_task_that_a_worker_holds_is_not_called_twice() {
     assert!(progress.held.is_some());
     let early = world.append_to_intake(&id, early);
     // Whoever names the turn that is open.
-    let wanted = sealed::WantedCopy { id: &id, version: timer.version, turn: progress.turn };
+    let (version, turn, trigger) = (timer.version, progress.turn, timer.due);
+    let wanted = sealed::WantedCopy { id: &id, version, turn, trigger };
     let work = world.dispatched().next().expect("dispatched").clone();
     let place = (Offset(0), world.now);
     let terms = sealed::copy_of(&world.setup.key, &work, place, &wanted).expect("it is one");
@@ -175,8 +178,8 @@ fn a_task_that_a_worker_holds_is_not_called_twice() {
 
 #[test]
 fn copies_of_one_turn_that_wait_in_memory_are_one() {
-    let mut world = World::new(|id, nth| match nth {
-        0 if id != "" => (5, failed(500)),
+    let mut world = World::new(|_, nth| match nth {
+        0 => (5, failed(500)),
         _ => (20_000, finished()),
     });
     world.set_registry("service/shop/slow", r#"{"address":"http://a.example","concurrency":1}"#);
@@ -226,18 +229,18 @@ fn a_retry_with_another_body_or_a_forged_seal_is_none() {
     let id = world.create(1, 1_000, IN_TEN_MINUTES);
     world.after(5_000);
     let timer = world.timer(&id).expect("known");
-    let wanted = sealed::WantedCopy { id: &id, version: timer.version, turn: 1 };
+    let (version, trigger) = (timer.version, timer.due);
+    let wanted = sealed::WantedCopy { id: &id, version, turn: 1, trigger };
     let sound = world.retry_record(&id).expect("a copy of it");
     let place = (Offset(7), world.now);
-    let is_copy = |record: &Record| {
-        sealed::copy_of(&world.setup.key, record, place, &wanted).is_some()
-    };
+    let is_copy =
+        |record: &Record| sealed::copy_of(&world.setup.key, record, place, &wanted).is_some();
     assert!(is_copy(&sound));
     assert!(!is_copy(&Record::new(None, Some(b"another body"), sound.headers())));
     let of_turn = |turn| sealed::WantedCopy { turn, ..wanted };
     assert!(sealed::copy_of(&world.setup.key, &sound, place, &of_turn(2)).is_none());
     // A create has another seal.
-    let of_create = world.sealed(&id, 0, &spec(""), None);
+    let of_create = world.sealed(&id, 0, &spec(IN_TEN_MINUTES), None);
     let state = of_create.headers().filter(|(name, _)| *name == b"x-delay-state");
     let kept = sound.headers().filter(|(name, _)| *name != b"x-delay-state");
     let forged = Record::new(None, sound.value(), kept.chain(state));
@@ -245,4 +248,45 @@ fn a_retry_with_another_body_or_a_forged_seal_is_none() {
     world.after(5_000);
     assert_eq!(turns(&world, &id), [1]);
     assert_eq!(world.dead.last().map(|(_, code, _)| *code), Some(Code::BadTask));
+}
+
+#[test]
+fn an_end_is_remembered_for_as_long_as_its_project_says() {
+    let mut world = World::new(|_, nth| (5, if nth == 0 { failed(500) } else { finished() }));
+    world.set_registry("project/shop", r#"{"history":"2h"}"#);
+    let (failed, cancelled) = (world.create(1, 1_000, ""), world.create(2, 60_000, ""));
+    let retried = world.create(3, 1_000, r#","retry":{"count":1,"interval":1}"#);
+    let to = r#"{"type":"kafka","project":"shop","group":"g","topic":"orders.out"}"#;
+    let to_topic = world.create_spec(4, 1_000, &Spec::parse(to.as_bytes()).expect("sound"), None);
+    let to = to.replace("orders.out", "secret");
+    let refused = world.create_spec(5, 1_000, &Spec::parse(to.as_bytes()).expect("sound"), None);
+    world.after(1_000);
+    world.cancel(&cancelled);
+    world.after(10_000);
+    let other = r#"{"type":"http","project":"home","group":"g","url":"http://a.example/x"}"#;
+    world.set_registry("project/home", r#"{"history":"1h"}"#);
+    let of_other = world.create_spec(6, 0, &Spec::parse(other.as_bytes()).expect("sound"), None);
+    world.after(10_000);
+    let all = [&failed, &cancelled, &retried, &to_topic, &refused];
+    let states: Vec<_> = all.iter().filter_map(|id| world.state(id)).collect();
+    assert_eq!(
+        states,
+        [
+            TimerState::Dead,
+            TimerState::Cancelled,
+            TimerState::Delivered,
+            TimerState::Delivered,
+            TimerState::Dead,
+        ]
+    );
+    // A change counts for what ends from then on.
+    world.set_registry("project/shop", r#"{"history":"10h"}"#);
+    world.after(3_800_000);
+    assert_eq!(world.state(&of_other), None);
+    assert!(all.iter().all(|id| world.state(id).is_some()));
+    world.after(3_200_000);
+    assert!(all.iter().all(|id| world.state(id).is_some()));
+    world.after(400_000);
+    assert!(all.iter().all(|id| world.state(id).is_none()));
+    assert!(all.iter().all(|id| !world.has_definition(id) && world.attempts(id).is_empty()));
 }

@@ -18,7 +18,7 @@ use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::Spec;
-use crate::timers::{Attempt, CancelMark, Change, Live, Timer, TimerId, TimerState};
+use crate::timers::{Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState};
 use crate::work::{
     CallEnd, CallId, Entry, Now, Position, Taken, Task, WorkAction, WorkEngine, WorkEvent,
     WorkLimits,
@@ -200,7 +200,8 @@ impl World {
     pub(super) fn retry_record(&self, id: &TaskId) -> Option<Record> {
         let timer = self.timer(id)?;
         let progress = timer.task?;
-        let wanted = WantedCopy { id, version: timer.version, turn: progress.turn };
+        let (version, turn, trigger) = (timer.version, progress.turn, timer.due);
+        let wanted = WantedCopy { id, version, turn, trigger };
         let lane = id.lane_of(LANES);
         let in_logs = self.logs.iter().filter(|(at, _)| at.lane == lane).flat_map(|(_, log)| {
             let each = log.iter().enumerate();
@@ -392,12 +393,10 @@ impl World {
                 self.tell_lanes(Event::Counted { lane, is_complete: true });
             }
             Action::ListExpired(lane) => {
-                let before = self.now - HISTORY;
+                let forgettable = Forgettable::at(self.now, HISTORY);
                 let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
                 let ended = of_lane.filter_map(|(_, change)| match change {
-                    Change::Timer(timer) if timer.state.is_final() && timer.since < before => {
-                        Some(timer.clone())
-                    }
+                    Change::Timer(timer) if forgettable.has(timer) => Some(timer.clone()),
                     _ => None,
                 });
                 let ended: Vec<Timer> = ended.collect();
