@@ -1,5 +1,6 @@
 //! Tasks from their creation to their end, with the engine of the lanes and that of the workers.
 
+mod refused;
 mod world;
 
 use super::*;
