@@ -4,7 +4,6 @@ use axum::http::header;
 use serde_json::{Value, json};
 
 use super::super::tasks::tests::{Api, Told};
-use super::*;
 
 async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
     let request = Request::builder().method(method).uri(path).header(header::IF_MATCH, revision);
