@@ -12,7 +12,7 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 
-use super::projects;
+use super::projects::{self, services, targets};
 use super::tasks::{create, single};
 
 /// Where the document is.
@@ -28,13 +28,15 @@ const TOKEN: &str = "token";
     ),
     tags(
         (name = "tasks", description = "Timers that call a URL, or write a record, when they are due."),
+        (name = "targets", description = "Topics that records go to, and their pauses."),
         (name = "projects", description = "Limits, pauses, and the services that tasks call."),
     ),
     paths(
         create::http, create::kafka, create::batch,
         single::list, single::get, single::cancel, single::retry,
         projects::list, projects::show, projects::put, projects::delete, projects::pause, projects::resume,
-        projects::put_service, projects::delete_service, projects::pause_service, projects::resume_service,
+        services::put_service, services::delete_service, services::pause_service, services::resume_service,
+        targets::list, targets::show_target, targets::put_target, targets::pause_target, targets::resume_target,
     ),
     // A caller on this machine needs no token while none is configured.
     security((), ("token" = [])),

@@ -1,4 +1,4 @@
-//! `/v1/projects`: projects, their services, and their pauses.
+//! `/v1/projects`: projects, their services, and their pauses. `/v1/targets`: pauses of topics.
 //!
 //! # Invariants
 //! 1. A change that names a revision (`If-Match`) is made only to that revision.
@@ -6,16 +6,14 @@
 //! 3. What a token does not cover is as if it were not there, unless the caller names it in a change.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::response::{IntoResponse as _, Response};
-use axum::routing::{MethodRouter, get, post};
+use axum::routing::{MethodRouter, get};
 use axum::{Extension, Json, Router};
-use serde::Serialize;
 use url::Url;
 
 use super::auth::{Caller, Role};
@@ -29,20 +27,22 @@ use super::timers::params::Query;
 use crate::engine::task::Wrong;
 use crate::engine::task::registry::{Change, Project, Registry, Service, is_name, read_request};
 
+mod changes;
 pub mod model;
+pub(super) mod services;
+pub(super) mod targets;
 
+use changes::{if_match, with_etag, write};
 use model::{
     Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
 };
 
-/// How long Kafka may take to acknowledge a change.
-const PUT_MAX: Duration = Duration::from_secs(15);
 /// Begins the path of one project.
 const PROJECTS: &str = "/v1/projects/";
 
 type Answered = Result<Response, Problem>;
 
-/// Why a project or a service was not changed.
+/// Why a project, a service or a target was not changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PutError {
     /// Another revision is in force.
@@ -56,7 +56,7 @@ pub enum PutError {
     Unavailable(String),
 }
 
-/// Projects and services, which every instance hears of.
+/// Projects, services and targets, which every instance hears of.
 pub trait Projects: Send + Sync + 'static {
     /// What this instance has heard, at most two seconds old.
     fn registry(&self) -> Arc<Registry>;
@@ -88,13 +88,13 @@ impl From<PutError> for Problem {
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; actions are a part of the last segment.
-pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 3] {
+pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 5] {
     [
         ("/v1/projects", get(list)),
         ("/v1/projects/{project}", get(show).put(put).delete(delete).post(act)),
-        ("/v1/projects/{project}/services/{service}", {
-            post(act_on_service).put(put_service).delete(delete_service)
-        }),
+        ("/v1/projects/{project}/services/{service}", services::methods()),
+        ("/v1/targets", get(targets::list)),
+        ("/v1/targets/{topic}", targets::methods()),
     ]
 }
 
@@ -139,29 +139,9 @@ impl<'a> Named<'a> {
     }
 }
 
-/// What an `If-Match` asks for; `*` is refused, since nobody needs it.
-fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
-    let mut all = headers.get_all(header::IF_MATCH).iter();
-    let (first, second) = (all.next(), all.next());
-    let Some(first) = first else { return Ok(None) };
-    let revision = first.to_str().ok().filter(|_| second.is_none()).and_then(|text| {
-        let text = text.trim();
-        text.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
-    });
-    revision.map(Some).ok_or_else(|| {
-        let detail = "want one revision in quotes, as ETag has it: \"7\"";
-        Problem::bad("bad_if_match", "If-Match", detail)
-    })
-}
-
 fn no_project(name: &str) -> Problem {
     let detail = format!("there is no project {name}: nothing was put, or it was deleted");
     Problem::new(StatusCode::NOT_FOUND, "unknown_project", detail)
-}
-
-fn no_service(name: &str) -> Problem {
-    let detail = format!("there is no service {name} in this project");
-    Problem::new(StatusCode::NOT_FOUND, "unknown_service", detail)
 }
 
 /// The typed form of what meta has.
@@ -184,35 +164,6 @@ fn view(name: &str, project: &Project) -> Result<ProjectView, Problem> {
         settings: settings(&Change::of_project(name, project.clone()))?,
         services: project.services.iter().map(service).collect::<Result<_, Problem>>()?,
     })
-}
-
-/// An answer with its revision as `ETag`.
-fn with_etag(revision: u64, of: impl Serialize) -> Response {
-    let mut answer = Json(of).into_response();
-    if let Ok(etag) = HeaderValue::try_from(format!("\"{revision}\"")) {
-        answer.headers_mut().insert(header::ETAG, etag);
-    }
-    answer
-}
-
-/// Writes a change.
-async fn write(
-    tasks: &Tasks,
-    caller: &Caller,
-    change: Change,
-    revision: Option<u64>,
-) -> Result<u64, Problem> {
-    let key = change.key().to_owned();
-    let put = tokio::time::timeout(PUT_MAX, tasks.projects.put(change, revision)).await;
-    let revision = put.unwrap_or_else(|_| {
-        let detail = format!(
-            "Kafka has not acknowledged the change within {} s; it may be made yet",
-            PUT_MAX.as_secs()
-        );
-        Err(PutError::Unavailable(detail))
-    })?;
-    tracing::info!(key, revision, by = caller.name, "project or service changed");
-    Ok(revision)
 }
 
 /// Lists the projects of which something was put.
@@ -297,33 +248,6 @@ pub(super) async fn put(
     put_any(state.0, &caller, &headers, &uri, body).await
 }
 
-/// Puts a service: what is not said has its default.
-#[utoipa::path(
-    put,
-    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "putService",
-    params(
-        ("project" = String, Path, description = "The name of the project."),
-        ("service" = String, Path, description = "The name of the service."),
-        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes; \"0\": none yet."),
-    ),
-    request_body = ServiceSettings,
-    responses(
-        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = ProblemBody),
-        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
-        (status = 503, description = "Try again", body = ProblemBody),
-    ),
-)]
-pub(super) async fn put_service(
-    state: State<Tasks>,
-    caller: Extension<Caller>,
-    headers: HeaderMap,
-    uri: Uri,
-    body: Result<Bytes, BytesRejection>,
-) -> Answered {
-    put_any(state.0, &caller, &headers, &uri, body).await
-}
-
 async fn put_any(
     tasks: Tasks,
     caller: &Caller,
@@ -380,31 +304,6 @@ pub(super) async fn delete(
     change_project(&tasks, &caller, &headers, &named, |project| project.is_deleted = true).await
 }
 
-/// Deletes a service: tasks for it fail.
-#[utoipa::path(
-    delete,
-    path = "/v1/projects/{project}/services/{service}", tag = "projects", operation_id = "deleteService",
-    params(
-        ("project" = String, Path, description = "The name of the project."),
-        ("service" = String, Path, description = "The name of the service."),
-        ("If-Match" = Option<String>, Header, description = "The revision to delete, in quotes."),
-    ),
-    responses(
-        (status = 200, description = "It is written", body = Changed),
-        (status = 409, description = "Another revision is in force", body = ProblemBody),
-        (status = "4XX", description = "404: there is none", body = ProblemBody),
-        (status = 503, description = "Try again", body = ProblemBody),
-    ),
-)]
-pub(super) async fn delete_service(
-    State(tasks): State<Tasks>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answered {
-    change_service(&tasks, &caller, &headers, &Named::of(&uri, "")?, |_| None).await
-}
-
 /// Changes what is known of a project, and nothing that another caller changes meanwhile.
 async fn change_project(
     tasks: &Tasks,
@@ -428,26 +327,6 @@ async fn change_project(
     Ok(with_etag(revision, Changed { revision }))
 }
 
-/// The same for a service, which has to be there.
-async fn change_service(
-    tasks: &Tasks,
-    caller: &Caller,
-    headers: &HeaderMap,
-    named: &Named<'_>,
-    change: impl FnOnce(Service) -> Option<Service>,
-) -> Answered {
-    let name = named.service.unwrap_or_default();
-    caller.may(Role::Admin)?;
-    caller.may_name(named.project)?;
-    let asked = if_match(headers)?;
-    let registry = tasks.projects.registry();
-    let service = registry.service(named.project, name).cloned().ok_or_else(|| no_service(name))?;
-    let revision = asked.unwrap_or(service.revision);
-    let change = Change::of_service(named.project, name, change(service));
-    let revision = write(tasks, caller, change, Some(revision)).await?;
-    Ok(with_etag(revision, Changed { revision }))
-}
-
 /// What is behind a colon in the path of a project.
 async fn act(
     tasks: State<Tasks>,
@@ -458,20 +337,6 @@ async fn act(
     match uri.path().rsplit_once(':') {
         Some((_, "pause")) => pause(tasks, caller, headers, uri).await,
         Some((_, "resume")) => resume(tasks, caller, headers, uri).await,
-        _ => Err(no_such_method(uri).await),
-    }
-}
-
-/// What is behind a colon in the path of a service.
-async fn act_on_service(
-    tasks: State<Tasks>,
-    caller: Extension<Caller>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answered {
-    match uri.path().rsplit_once(':') {
-        Some((_, "pause")) => pause_service(tasks, caller, headers, uri).await,
-        Some((_, "resume")) => resume_service(tasks, caller, headers, uri).await,
         _ => Err(no_such_method(uri).await),
     }
 }
@@ -524,60 +389,6 @@ pub(super) async fn resume(
 ) -> Answered {
     let named = Named::of(&uri, ":resume")?;
     change_project(&tasks, &caller, &headers, &named, |project| project.paused = false).await
-}
-
-/// Pauses a service: within two seconds none of its tasks is dispatched.
-#[utoipa::path(
-    post,
-    path = "/v1/projects/{project}/services/{service}:pause", tag = "projects", operation_id = "pauseService",
-    params(
-        ("project" = String, Path, description = "The name of the project."),
-        ("service" = String, Path, description = "The name of the service."),
-        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
-    ),
-    responses(
-        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = ProblemBody),
-        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
-        (status = 503, description = "Try again", body = ProblemBody),
-    ),
-)]
-pub(super) async fn pause_service(
-    State(tasks): State<Tasks>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answered {
-    let named = Named::of(&uri, ":pause")?;
-    let change = |service| Some(Service { paused: true, ..service });
-    change_service(&tasks, &caller, &headers, &named, change).await
-}
-
-/// Ends the pause of a service.
-#[utoipa::path(
-    post,
-    path = "/v1/projects/{project}/services/{service}:resume", tag = "projects", operation_id = "resumeService",
-    params(
-        ("project" = String, Path, description = "The name of the project."),
-        ("service" = String, Path, description = "The name of the service."),
-        ("If-Match" = Option<String>, Header, description = "The revision to change, in quotes."),
-    ),
-    responses(
-        (status = 200, description = "It is written, and in force everywhere within two seconds", body = Changed),
-        (status = 409, description = "Another revision is in force", body = ProblemBody),
-        (status = "4XX", description = "Nothing was changed", body = ProblemBody),
-        (status = 503, description = "Try again", body = ProblemBody),
-    ),
-)]
-pub(super) async fn resume_service(
-    State(tasks): State<Tasks>,
-    Extension(caller): Extension<Caller>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> Answered {
-    let named = Named::of(&uri, ":resume")?;
-    let change = |service| Some(Service { paused: false, ..service });
-    change_service(&tasks, &caller, &headers, &named, change).await
 }
 
 #[cfg(test)]

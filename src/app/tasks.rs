@@ -22,7 +22,7 @@ use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::retry::Retry;
-use crate::engine::task::spec::Spec;
+use crate::engine::task::spec::{Kind, Spec};
 use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{SubmitError, meta};
@@ -61,6 +61,7 @@ impl TasksOfInstance {
                 Some(guard) => guard.url(url).map_err(|denied| denied.to_string()),
                 None => Ok(()),
             }),
+            quotas: Arc::default(),
         }
     }
 
@@ -175,6 +176,11 @@ impl Desk for TasksOfInstance {
 
     fn lanes(&self) -> u16 {
         self.timers.lanes()
+    }
+
+    fn instances(&self) -> u16 {
+        let members = self.timers.members().map_or(1, |members| members.members().len());
+        u16::try_from(members).unwrap_or(u16::MAX).max(1)
     }
 
     fn now(&self) -> Option<UnixMillis> {
@@ -333,9 +339,15 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     };
     let project = named(spec.as_ref().map(Spec::project), group.map(|(project, _)| project));
     let service = spec.as_ref().and_then(Spec::service);
+    let to_topic = spec.as_ref().is_some_and(|spec| match spec.kind() {
+        Kind::Kafka(kafka) => registry.is_target_paused(&kafka.topic),
+        Kind::Http(_) => false,
+    });
+    let is_paused = to_topic || registry.paused(&project, service);
     let waits_for = match status {
         timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
-        timers::TaskStatus::Ready if registry.paused(&project, service) => Some(WaitsFor::Paused),
+        timers::TaskStatus::Ready if is_paused => Some(WaitsFor::Paused),
+        timers::TaskStatus::Ready if progress.breaker => Some(WaitsFor::Breaker),
         timers::TaskStatus::Ready => Some(WaitsFor::Limit),
         _ => None,
     };
@@ -476,6 +488,10 @@ mod tests {
         assert_eq!(of(due, 100), (TaskStatus::Ready, Some(WaitsFor::Limit)));
         assert_eq!(of(ready, 100), (TaskStatus::Ready, Some(WaitsFor::Worker)));
         assert_eq!(of(running, 100), (TaskStatus::Running, None));
+        let sent_back = Progress { breaker: true, ..due };
+        assert_eq!(of(sent_back, 99), (TaskStatus::Ready, Some(WaitsFor::Breaker)));
+        let again = Progress { held, ..sent_back };
+        assert_eq!(of(again, 99), (TaskStatus::Ready, Some(WaitsFor::Worker)));
         let paused = br#"{"version":1,"revision":1,"paused":true}"#;
         let change = crate::engine::task::registry::read("project/shop", Some(paused)).unwrap();
         let mut registry = Registry::default();

@@ -157,8 +157,8 @@ pub(super) enum Kind {
     Look,
     /// A new task with a request id: the same request again makes no other.
     Create,
-    /// A change of a project, or a retry.
-    Change,
+    /// A change of a project, which may name the revision that it is made to; or a retry.
+    Change(Option<u64>),
     /// A list, or a forecast.
     AllLanes,
     /// The count before a bulk cancel.
@@ -179,7 +179,7 @@ impl Kind {
         let seconds = match self {
             Self::Look => 7,
             Self::Create => 17,
-            Self::Change => 22,
+            Self::Change(_) => 22,
             Self::AllLanes | Self::Page => 20,
             Self::Count => 62,
             Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
@@ -187,6 +187,14 @@ impl Kind {
             }
         };
         Duration::from_secs(seconds)
+    }
+
+    /// The revision that it is made to, if it names one.
+    fn revision(self) -> Option<u64> {
+        match self {
+            Self::Change(revision) => revision,
+            _ => None,
+        }
     }
 
     /// Whether it changes something.
@@ -197,7 +205,7 @@ impl Kind {
     /// Whether another member may be asked after one that fell silent. A page of a bulk cancel may, too, but what the
     /// first one has cancelled would not be counted; of another time each would make a version, and of a project each a revision.
     fn may_repeat(self) -> bool {
-        !matches!(self, Self::Page | Self::Reschedule(_) | Self::Change)
+        !matches!(self, Self::Page | Self::Reschedule(_) | Self::Change(_))
     }
 }
 
@@ -366,6 +374,7 @@ impl Client {
         let request = Request {
             method,
             body,
+            if_match: kind.revision(),
             promised: Some(kind.promised()),
             looks_first: !self.is_named,
             is_change: kind.is_change(),
@@ -395,6 +404,11 @@ impl Client {
         if !problem.errors.is_empty() {
             let all = problem.errors.iter().map(|wrong| format!("{} {}", wrong.at, wrong.detail));
             detail = all.collect::<Vec<_>>().join("; ");
+        }
+        if let Some(revision) = kind.revision().filter(|_| problem.code == "revision_conflict") {
+            detail = format!(
+                "somebody has changed it since revision {revision}, and nothing was changed now: {detail}"
+            );
         }
         if answer.may_be_done {
             detail += MAY_BE_DONE;
@@ -522,6 +536,19 @@ mod tests {
             }
         });
         http::address(&format!("http://{address}")).unwrap()
+    }
+
+    #[test]
+    fn a_change_of_another_revision_says_what_has_happened() {
+        let conflict = server(Some(
+            "409 Conflict\r\n\r\n{\"code\":\"revision_conflict\",\"detail\":\"the revision 7 is in force\"}",
+        ));
+        let client = Client::new(None, vec![conflict]).unwrap();
+        let kind = Kind::Change(Some(3));
+        let refused = client.ask(kind, &Method::PUT, "x", &[], None).unwrap_err();
+        let text = refused.to_string();
+        assert!(text.contains("since revision 3") && text.contains("revision 7"), "{text}");
+        assert_eq!(Failure::from(refused).exit(), Exit::Negative);
     }
 
     #[test]

@@ -28,6 +28,7 @@ mod run;
 mod send;
 mod status;
 mod table;
+mod target;
 mod task;
 mod token;
 mod tools;
@@ -114,6 +115,8 @@ enum Command {
     Project(project::Project),
     /// Addresses and limits of the services that the tasks of a project call
     Service(project::Service),
+    /// Pauses of topics that records go to
+    Target(target::Target),
     /// Makes a token for callers of the API, and the lines of the configuration that let it in
     Token(token::Token),
     /// Says how much falls due when, per target, and what stands in each tier
@@ -218,6 +221,7 @@ pub fn main() -> ExitCode {
         Command::Task(task) => task.run(&global),
         Command::Project(project) => project.run(&global),
         Command::Service(service) => service.run(&global),
+        Command::Target(target) => target.run(&global),
         Command::Token(token) => token.run(&global),
         Command::Forecast(forecast) => forecast.run(&global),
         Command::Health(health) => health.run(&global),

@@ -55,11 +55,19 @@ enum OfService {
 
 /// Whom to ask.
 #[derive(Args)]
-struct To {
+pub(super) struct To {
     #[command(flatten)]
     wait: StartWait,
     #[command(flatten)]
     server: ServerArg,
+}
+
+/// Which revision a change is made to.
+#[derive(Args, Clone, Copy, Debug)]
+pub(super) struct Revision {
+    /// Changes it only if it has this revision, as `get` shows it; 0: only if nothing was put yet
+    #[arg(long, value_name = "N")]
+    if_revision: Option<u64>,
 }
 
 #[derive(Args)]
@@ -105,10 +113,18 @@ struct Put {
     #[command(flatten)]
     one: One,
     #[command(flatten)]
+    revision: Revision,
+    #[command(flatten)]
     limits: Limits,
     /// A topic that its Kafka tasks may go to, as a regular expression; may be given several times
     #[arg(long = "target", value_name = "PATTERN")]
     targets: Vec<String>,
+    /// Tasks that may be created per second; a create beyond it is refused
+    #[arg(long, value_name = "NUMBER")]
+    create_rate: Option<f64>,
+    /// Tasks that may be created at once [default: what comes in a second]
+    #[arg(long, value_name = "N", requires = "create_rate")]
+    create_burst: Option<u32>,
     /// How long its tasks are remembered after their end, from 1h to 400d [default: 7d]
     #[arg(long, value_name = "DURATION", value_parser = length)]
     history: Option<Length>,
@@ -118,6 +134,8 @@ struct Put {
 struct PutService {
     #[command(flatten)]
     one: OneService,
+    #[command(flatten)]
+    revision: Revision,
     #[command(flatten)]
     limits: Limits,
     /// The URL that the paths of tasks are put behind
@@ -143,21 +161,25 @@ struct PutService {
     bearer: Option<String>,
 }
 
+/// Whatever revision it has.
+const ANY: Revision = Revision { if_revision: None };
+
 impl To {
-    fn open(&self, global: &Global) -> Result<Client, Failure> {
+    pub(super) fn open(&self, global: &Global) -> Result<Client, Failure> {
         let config = global.load(Overrides::default())?;
         Ok(self.server.open_within(self.wait.wait, global, &config)?)
     }
 
     /// Changes what has this path, and says which revision that made.
-    fn change(
+    pub(super) fn change(
         &self,
+        Revision { if_revision }: Revision,
         method: &Method,
         path: &str,
         body: Option<&Value>,
         global: &Global,
     ) -> Outcome {
-        let told = self.open(global)?.ask(Kind::Change, method, path, &[], body)?;
+        let told = self.open(global)?.ask(Kind::Change(if_revision), method, path, &[], body)?;
         match global.json() {
             true => output::line(&told.to_string()),
             false => output::line(&format!("revision {}", told["revision"])),
@@ -194,6 +216,8 @@ impl Put {
             concurrency,
             rate,
             burst,
+            create_rate: self.create_rate,
+            create_burst: self.create_burst,
             targets: (!self.targets.is_empty()).then(|| self.targets.clone()),
             history: self.history.clone(),
         }
@@ -229,17 +253,25 @@ impl Project {
         match self.command {
             OfProject::Put(put) => {
                 let body = json!(put.settings());
-                put.one.to.change(&Method::PUT, &put.one.path(""), Some(&body), global)
+                put.one.to.change(
+                    put.revision,
+                    &Method::PUT,
+                    &put.one.path(""),
+                    Some(&body),
+                    global,
+                )
             }
             OfProject::Get(one) => one.get(global),
             OfProject::List(to) => list(&to, global),
             OfProject::Pause(one) => {
-                one.to.change(&Method::POST, &one.path(":pause"), Some(&bare), global)
+                one.to.change(ANY, &Method::POST, &one.path(":pause"), Some(&bare), global)
             }
             OfProject::Resume(one) => {
-                one.to.change(&Method::POST, &one.path(":resume"), Some(&bare), global)
+                one.to.change(ANY, &Method::POST, &one.path(":resume"), Some(&bare), global)
             }
-            OfProject::Delete(one) => one.to.change(&Method::DELETE, &one.path(""), None, global),
+            OfProject::Delete(one) => {
+                one.to.change(ANY, &Method::DELETE, &one.path(""), None, global)
+            }
         }
     }
 }
@@ -250,15 +282,23 @@ impl Service {
         match self.command {
             OfService::Put(put) => {
                 let body = json!(put.settings());
-                put.one.to.change(&Method::PUT, &put.one.path(""), Some(&body), global)
+                put.one.to.change(
+                    put.revision,
+                    &Method::PUT,
+                    &put.one.path(""),
+                    Some(&body),
+                    global,
+                )
             }
             OfService::Pause(one) => {
-                one.to.change(&Method::POST, &one.path(":pause"), Some(&bare), global)
+                one.to.change(ANY, &Method::POST, &one.path(":pause"), Some(&bare), global)
             }
             OfService::Resume(one) => {
-                one.to.change(&Method::POST, &one.path(":resume"), Some(&bare), global)
+                one.to.change(ANY, &Method::POST, &one.path(":resume"), Some(&bare), global)
             }
-            OfService::Delete(one) => one.to.change(&Method::DELETE, &one.path(""), None, global),
+            OfService::Delete(one) => {
+                one.to.change(ANY, &Method::DELETE, &one.path(""), None, global)
+            }
         }
     }
 }
@@ -289,7 +329,7 @@ fn list(to: &To, global: &Global) -> Outcome {
     output::line(&table.trim_fmt())
 }
 
-fn yes(is: bool) -> String {
+pub(super) fn yes(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
 }
 
@@ -336,7 +376,8 @@ mod tests {
     fn what_the_options_say_is_a_change_that_is_taken() {
         #[rustfmt::skip]
         let lines = [
-            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --target a.* --target b --history 30d --paused",
+            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --if-revision 3 --target a.* --target b --history 30d --paused",
+            "x project put shop --if-revision 0",
             "x project put shop",
             "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --concurrency 2",
         ];

@@ -354,7 +354,7 @@ impl One {
     fn retry(self, global: &Global) -> Outcome {
         let client = self.to.open(global)?;
         let path = format!("v1/tasks/{}:retry", self.id);
-        show(&client.ask(Kind::Change, &Method::POST, &path, &[], Some(&json!({})))?, global)
+        show(&client.ask(Kind::Change(None), &Method::POST, &path, &[], Some(&json!({})))?, global)
     }
 }
 

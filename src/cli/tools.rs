@@ -36,6 +36,11 @@ mod program {
             Ok(Self::connection(self, &config))
         }
 
+        fn api_token(&self) -> Result<Option<String>, Failure> {
+            let config = self.load(Overrides::default())?;
+            Ok(config.api.token.as_ref().map(|token| token.expose().to_owned()))
+        }
+
         fn bench_topics(&self, namespace: &str, lanes: u16) -> Result<Request, Failure> {
             let config = self.load(Overrides::default())?;
             let namespace = namespace.to_owned();

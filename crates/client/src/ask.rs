@@ -311,6 +311,7 @@ impl Ask<'_> {
         let request = Request {
             method,
             body,
+            if_match: None,
             promised: None,
             looks_first: false,
             is_change: false,

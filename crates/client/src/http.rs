@@ -10,7 +10,7 @@
 
 use std::time::{Duration, Instant};
 
-use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
+use reqwest::header::{HeaderMap, IF_MATCH, LOCATION, RETRY_AFTER};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -73,6 +73,8 @@ pub struct Request<'a> {
     pub method: &'a Method,
     /// Its body.
     pub body: Option<&'a Value>,
+    /// The revision that it is made to (`If-Match`); `None`: whatever is there.
+    pub if_match: Option<u64>,
     /// In what time an instance answers; `None`: by the end of all attempts.
     pub promised: Option<Duration>,
     /// Whether an instance is asked first if it is alive, so that one that stands still is passed over. Its address has no
@@ -271,6 +273,9 @@ impl Http {
         let mut asked = self.client.request(request.method.clone(), url.clone()).timeout(most);
         if let Some(token) = &self.token {
             asked = asked.bearer_auth(token);
+        }
+        if let Some(revision) = request.if_match {
+            asked = asked.header(IF_MATCH, format!("\"{revision}\""));
         }
         if let Some(body) = request.body {
             asked = asked.json(body);

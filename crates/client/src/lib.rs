@@ -87,9 +87,30 @@ pub struct ClientConfig {
     /// Where to cancel and look up: `http://host:port` of one instance, or of a load balancer before several. Without it
     /// the instance that owns the lane is asked, at the address that it gives in Kafka (`advertise` of its configuration).
     pub server: Option<String>,
+    /// The bearer token that instances want of callers (their `[[api.tokens]]`), for cancels, other times and look-ups; `None`:
+    /// they want none. It has to cover all projects.
+    pub token: Option<Token>,
     /// How long a cancel, another time or a look-up is tried, while lanes move too. A change that is undecided then is
     /// `Pending`.
     pub within: Duration,
+}
+
+/// A bearer token. It is not shown: neither here nor in errors.
+#[derive(Clone)]
+pub struct Token(String);
+
+impl Token {
+    /// One with this text.
+    #[must_use]
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Token(..)")
+    }
 }
 
 impl ClientConfig {
@@ -102,6 +123,7 @@ impl ClientConfig {
             intake: None,
             kafka: BTreeMap::new(),
             server: None,
+            token: None,
             within: Duration::from_secs(10),
         }
     }
@@ -156,6 +178,7 @@ impl Client {
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let server = config.server.as_deref().map(http::address).transpose()?;
         let http = Http::new(server.as_ref()).map_err(|error| Error::Start(Box::new(error)))?;
+        let http = http.with_token(config.token.as_ref().map(|token| token.0.clone()));
         let connecting = tokio::task::spawn_blocking(move || {
             let ClientConfig { brokers, namespace, intake, kafka, within, .. } = config;
             let kafka = kafka.into_iter().map(|(name, value)| (name, value.into())).collect();

@@ -22,7 +22,7 @@ use crate::task::id::TaskId;
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::{Scope as SpecScope, Spec};
 use crate::timers::{TimerId, Version};
-use crate::work::{Callee, Dispatch, Said, Scope, Task, Turn};
+use crate::work::{Callee, Dispatch, Form, Said, Scope, Task, Turn};
 use crate::{Lane, Record, UnixMillis};
 
 pub use retry::{CopyTerms, WantedCopy, copy_of, of_letter, retry};
@@ -227,28 +227,41 @@ pub(crate) fn bad_task(detail: impl AsRef<str>) -> Refusal {
 
 /// What a worker says of a turn, as a result. `worker`: who says so.
 #[must_use]
-pub fn result_of(said: &Said, worker: &str) -> TaskResult {
+pub fn result_of(said: &Said, worker: &str, form: Form) -> TaskResult {
     let mut result = match said {
         Said::Started(since) => {
             TaskResult { started: Some(*since), ..TaskResult::new(Outcome::Started) }
         }
-        Said::Deferred(until) => {
-            TaskResult { until: Some(*until), ..TaskResult::new(Outcome::Deferred) }
-        }
+        Said::Deferred { until, breaker } => TaskResult {
+            until: Some(*until),
+            breaker: *breaker,
+            ..TaskResult::new(Outcome::Deferred)
+        },
         Said::Interrupted { in_doubt } => {
             TaskResult { in_doubt: *in_doubt, ..TaskResult::new(Outcome::Interrupted) }
         }
         Said::Cancelled => TaskResult::new(Outcome::Cancelled),
         Said::Ended(result) => (**result).clone(),
     };
-    result.worker.get_or_insert_with(|| worker.to_owned());
-    result
+    match form {
+        Form::Whole => {
+            result.worker.get_or_insert_with(|| worker.to_owned());
+            result
+        }
+        Form::Short | Form::Letter => TaskResult {
+            error: None,
+            response: None,
+            worker: None,
+            letter: form == Form::Letter,
+            ..result
+        },
+    }
 }
 
 /// The record of `<ns>.results`, for the lane of the task. `worker`: who says so.
 #[must_use]
-pub fn result_record(key: &StateKey, task: &Task, said: &Said, worker: &str) -> Record {
-    let result = result_of(said, worker);
+pub fn result_record(key: &StateKey, task: &Task, said: &Said, worker: &str, form: Form) -> Record {
+    let result = result_of(said, worker, form);
     let json = result.to_json();
     let record = &task.record;
     // It was read by `read_work`.
@@ -259,7 +272,7 @@ pub fn result_record(key: &StateKey, task: &Task, said: &Said, worker: &str) -> 
     };
     let bound = Bound { result: Some(json.as_bytes()), ..directive.bound(record.key()) };
     let sealed: Sealed = State { kind: Kind::Result, ..state }.seal(key, &bound);
-    let with_payload = result.outcome.carries_payload();
+    let with_payload = result.outcome.carries_payload() && !result.letter;
     let kept = record.headers().filter(|(name, _)| {
         let is_ours = header::is_control(name);
         *name != header::STATE.as_bytes()

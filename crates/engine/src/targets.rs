@@ -7,6 +7,8 @@
 //! 3. A record for a partition that is known to have no leader is in no batch as a delivery.
 //! 4. A target in an outage is described every two seconds, as long as there are records for it.
 
+pub(super) mod paused;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -16,6 +18,7 @@ use super::murmur2;
 use super::setup::Limits;
 use super::verdict::PendingRecord;
 use super::{Millis, UnixMillis};
+use paused::Paused;
 
 /// Names of targets to remember; beyond that, those that no record needs are forgotten.
 const TARGETS_MAX: usize = 4_096;
@@ -92,16 +95,30 @@ pub(super) struct Targets {
     parked: (usize, usize),
     /// Due records that went back to a tier because of an outage of their target.
     deferred: u64,
+    paused: Paused,
 }
 
 impl Targets {
     pub(super) fn new() -> Self {
-        Self { by_name: HashMap::new(), names_max: TARGETS_MAX, parked: (0, 0), deferred: 0 }
+        Self {
+            by_name: HashMap::new(),
+            names_max: TARGETS_MAX,
+            parked: (0, 0),
+            deferred: 0,
+            paused: Paused::default(),
+        }
     }
 
     /// The lanes are gone, with the records that wait. Targets are described again.
     pub(super) fn reset(&mut self) {
-        *self = Self { deferred: self.deferred, ..Self::new() };
+        let mut paused = std::mem::take(&mut self.paused);
+        paused.reset();
+        *self = Self { deferred: self.deferred, paused, ..Self::new() };
+    }
+
+    /// Those that somebody has paused, and what waits for them.
+    pub(super) fn paused(&mut self) -> &mut Paused {
+        &mut self.paused
     }
 
     // Names, and who may use them.

@@ -169,6 +169,13 @@ impl Window {
         }
     }
 
+    /// As [`finish`](Self::finish), of a record that a commit [said](Self::commit_with) to be done.
+    pub fn finish_told(&mut self, offset: Offset) {
+        let changed = self.changed;
+        self.finish(offset);
+        self.changed = changed;
+    }
+
     /// Reading has reached `next` without a record before it (the end of the log, say). Answers how many pending
     /// offsets were expected before it and are given up, as in [`Began::lost`].
     pub fn pass(&mut self, next: Offset) -> u32 {
@@ -243,6 +250,18 @@ impl Window {
         let metadata = code::encode(self.low, self.upto, &self.blocks);
         debug_assert!(metadata.len() <= METADATA_MAX, "begun without room");
         (Offset(self.low), metadata)
+    }
+
+    /// As [`commit_anyway`](Self::commit_anyway), as if these were done, too. They are pending here until
+    /// [`finish_told`](Self::finish_told): a commit that fails has changed nothing.
+    pub fn commit_with(&mut self, finished: &[Offset]) -> (Offset, String) {
+        self.changed = false;
+        if finished.is_empty() {
+            return self.commit_anyway();
+        }
+        let mut then = self.clone();
+        finished.iter().for_each(|offset| then.finish(*offset));
+        then.commit_anyway()
     }
 
     /// The lowest `n` pending offsets in order, for spilling; only those whose record was read here.

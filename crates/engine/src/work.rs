@@ -9,7 +9,8 @@
 //! 3. A call begins only while this member surely has its partitions ([`WorkLimits::fresh`] after a sign of that), and only once a
 //!    position is committed which says that calls may have begun. So whoever says of a turn "it was never called" is right.
 //! 4. No call outlives its assignment.
-//! 5. What has ended and is not committed is never dropped in an assignment: it goes again.
+//! 5. What has ended and is not committed is never dropped in an assignment: it goes again. What Kafka refuses goes by itself and
+//!    shorter, and holds up no other ([`refused`]).
 //! 6. Memory is bounded: over three quarters of it, what cannot begin soon goes back to its lane; where that does not help,
 //!    reading stops.
 //!
@@ -23,16 +24,18 @@ use crate::task::registry::Registry;
 use crate::task::result::TaskResult;
 use crate::timers::{TimerId, Version};
 use crate::window::{OffsetState, WindowError};
-use crate::{BatchId, Lane, Millis, Offset, Record, UnixMillis};
+use crate::{BatchId, Lane, Millis, Offset, Record, Refused, UnixMillis};
 
 mod breaker;
 mod part;
+mod refused;
 mod shares;
 mod waiting;
 
 pub use part::Position;
 
 use part::Part;
+use refused::{FailedBatch, Suspects};
 use shares::Shares;
 use waiting::{At, Bounds, Next, Room, Waiting};
 
@@ -145,7 +148,12 @@ pub enum Said {
     /// Its call is open since then.
     Started(UnixMillis),
     /// It was not called, and comes again at that time at the earliest.
-    Deferred(UnixMillis),
+    Deferred {
+        /// That time.
+        until: UnixMillis,
+        /// The other side has failed too often: calls to it begin again then.
+        breaker: bool,
+    },
     /// It may have been called, and nobody knows what came of it.
     Interrupted {
         /// Its owner before has gone; otherwise the call was cut because partitions move or the process stops.
@@ -216,6 +224,8 @@ pub enum WorkEvent {
     },
     /// A batch is committed.
     Committed(BatchId),
+    /// Kafka refused something of the batch on its way; [`Failed`](Self::Failed) follows.
+    Refused(Refused),
     /// A batch is not committed, and never will be.
     Failed(BatchId),
     /// Projects or services have changed, or were heard of for the first time.
@@ -224,12 +234,24 @@ pub enum WorkEvent {
     Tick,
 }
 
+/// How much of a result is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Form {
+    /// All of it.
+    #[default]
+    Whole,
+    /// Only what the lane decides by: no response, no error, no name of the worker. The task's record is complete.
+    Short,
+    /// As short, and without the task's value and headers. They stand in a dead letter of the same batch, and the task fails.
+    Letter,
+}
+
 /// One entry of a batch.
 #[derive(Clone, Debug)]
 pub enum Entry {
     /// To `<ns>.results`, to the lane of the task.
-    Result(Arc<Task>, Said),
-    /// To `<ns>.dead`: a record that waterclock has not written.
+    Result(Arc<Task>, Said, Form),
+    /// To `<ns>.dead`: a record that waterclock has not written, or a task whose result has no room for it.
     Dead {
         /// Where it stood.
         partition: Lane,
@@ -328,8 +350,8 @@ struct Done {
     entry: Option<Entry>,
     /// The task whose memory goes when it is committed.
     held: Option<Arc<Task>>,
-    /// Its offset is finished in the window already: a batch with it has failed.
-    is_finished: bool,
+    /// Kafka's words, if it has refused every other form.
+    why: Option<Box<str>>,
 }
 
 /// A call that is open.
@@ -353,6 +375,10 @@ struct Flying {
     positions: Vec<(Lane, bool)>,
     /// Calls that it tells as begun.
     told: Vec<CallId>,
+    /// Its entries behind those calls: which of `done` each belongs to.
+    owners: Vec<usize>,
+    /// What Kafka refused of it.
+    refused: Option<Refused>,
 }
 
 /// The partitions are to be let go.
@@ -373,6 +399,8 @@ pub struct WorkEngine {
     places: HashMap<Turn, Place>,
     open: BTreeMap<CallId, Open>,
     done: VecDeque<Done>,
+    /// What Kafka may have refused.
+    suspects: Suspects,
     flying: Option<Flying>,
     ending: Option<Ending>,
     /// Counted up when partitions are given, and when they go.
@@ -410,6 +438,7 @@ impl WorkEngine {
             places: HashMap::new(),
             open: BTreeMap::new(),
             done: VecDeque::new(),
+            suspects: Suspects::default(),
             flying: None,
             ending: None,
             assignment: 0,
@@ -511,6 +540,12 @@ impl WorkEngine {
             }
             WorkEvent::Ended { call, end } => self.ended(now, call, *end),
             WorkEvent::Committed(id) => self.committed(now, id, out),
+            WorkEvent::Refused(refused) => {
+                let flying = self.flying.as_mut().filter(|flying| flying.id == refused.batch);
+                if let Some(flying) = flying {
+                    flying.refused = Some(refused);
+                }
+            }
             WorkEvent::Failed(id) => self.failed(now, id),
             WorkEvent::Registry(registry) => self.shares.registry = registry,
             WorkEvent::Tick => {}
@@ -545,7 +580,8 @@ impl WorkEngine {
         for at in dropped {
             self.drop_task(now, &at);
         }
-        for task in std::mem::take(&mut self.done).into_iter().filter_map(|done| done.held) {
+        let done = std::mem::take(&mut self.done).into_iter().chain(self.suspects.take_all());
+        for task in done.filter_map(|done| done.held) {
             self.waiting.release(now.monotonic, &task);
         }
         self.parts.clear();
@@ -641,7 +677,7 @@ impl WorkEngine {
 
     fn say(&mut self, partition: Lane, offset: Offset, task: Arc<Task>, said: Said) {
         self.waiting.leave(&task);
-        let entry = Entry::Result(Arc::clone(&task), said);
+        let entry = Entry::Result(Arc::clone(&task), said, Form::Whole);
         self.report(partition, offset, Some(entry), Some(task));
     }
 
@@ -655,7 +691,7 @@ impl WorkEngine {
         if let Some(part) = self.parts.get_mut(&partition) {
             part.ended += 1;
         }
-        self.done.push_back(Done { partition, offset, entry, held, is_finished: false });
+        self.done.push_back(Done { partition, offset, entry, held, why: None });
     }
 
     fn ended(&mut self, now: Now, call: CallId, end: CallEnd) {
@@ -677,11 +713,17 @@ impl WorkEngine {
     fn committed(&mut self, now: Now, id: BatchId, out: &mut Vec<WorkAction>) {
         let Some(flying) = self.flying.take_if(|flying| flying.id == id) else { return };
         self.landed = Some(now.monotonic);
-        for task in flying.done.into_iter().filter_map(|done| done.held) {
-            self.waiting.release(now.monotonic, &task);
+        for task in flying.done.iter().filter_map(|done| done.held.as_ref()) {
+            self.waiting.release(now.monotonic, task);
         }
         if flying.assignment != self.assignment {
             return;
+        }
+        self.suspects.committed();
+        for done in &flying.done {
+            if let Some(part) = self.parts.get_mut(&done.partition) {
+                part.finish(done.offset);
+            }
         }
         for (partition, is_clean) in flying.positions {
             if let Some(part) = self.parts.get_mut(&partition) {
@@ -705,15 +747,20 @@ impl WorkEngine {
                 part.failed();
             }
         }
-        for call in flying.told {
+        for done in &flying.done {
+            if let Some(part) = self.parts.get_mut(&done.partition) {
+                part.ended += 1;
+            }
+        }
+        let Flying { told, done, owners, refused, .. } = flying;
+        let batch = FailedBatch { told, done, owners, refused };
+        let (told, done) = self.suspects.failed(now.monotonic, batch);
+        for call in told {
             if let Some(open) = self.open.get_mut(&call) {
                 open.is_told = false;
             }
         }
-        for done in flying.done.into_iter().rev() {
-            if let Some(part) = self.parts.get_mut(&done.partition) {
-                part.ended += 1;
-            }
+        for done in done.into_iter().rev() {
             self.done.push_front(done);
         }
     }
@@ -740,6 +787,7 @@ impl WorkEngine {
             && !ending.is_let_go
             && (self.flying.is_none() || self.parts.is_empty())
             && self.done.is_empty()
+            && !self.suspects.hold_up_the_end()
             && self.open.is_empty()
             && !self.parts.values().any(|part| part.wants_commit(true) || part.has_changed())
         {
@@ -785,9 +833,10 @@ impl WorkEngine {
                     out.push(WorkAction::Call(call, Arc::clone(&at.task)));
                     self.open.insert(call, Open { at, since: now, is_told: false });
                 }
-                Next::Defer(at, until) => {
+                Next::Defer(at, until, breaker) => {
                     self.places.remove(&at.task.turn);
-                    self.say(at.partition, at.offset, at.task, Said::Deferred(until));
+                    let said = Said::Deferred { until, breaker };
+                    self.say(at.partition, at.offset, at.task, said);
                 }
                 Next::Nothing(wake) => {
                     if let Some(at) = wake {
@@ -824,7 +873,8 @@ impl WorkEngine {
                 self.waiting.take_least_urgent(now.monotonic, room)
             {
                 self.places.remove(&task.turn);
-                self.say(partition, offset, task, Said::Deferred(now.broker + PUT_OFF));
+                let said = Said::Deferred { until: now.broker + PUT_OFF, breaker: false };
+                self.say(partition, offset, task, said);
             }
         }
         for (partition, part) in &self.parts {
@@ -853,41 +903,51 @@ impl WorkEngine {
         let is_ending = self.ending.is_some();
         let wants =
             self.parts.values().any(|part| part.wants_commit(is_ending) || part.has_changed());
-        if self.flying.is_some() || self.done.is_empty() && !wants {
+        if self.flying.is_some() {
+            return;
+        }
+        let others = !self.done.is_empty() || wants;
+        let is_test = self.suspects.are_next(now.monotonic, others);
+        if !others && !is_test {
+            if let Some(at) = self.suspects.next_at() {
+                self.wake_at(at);
+            }
             return;
         }
         if let Some(at) = self.landed.map(|at| at + GAP).filter(|at| *at > now.monotonic) {
             return self.wake_at(at);
         }
-        let (mut entries, mut done, mut told, mut bytes) = (Vec::new(), Vec::new(), Vec::new(), 0);
-        for (call, open) in &mut self.open {
+        let (mut entries, mut told) = (Vec::new(), Vec::new());
+        let done = match is_test {
+            true => self.suspects.take(now.monotonic),
+            false => self.take_done(),
+        };
+        let tell = self.open.iter_mut().filter(|_| !is_test);
+        for (call, open) in tell {
             let is_long = now.monotonic.saturating_sub(open.since.monotonic) >= TOLD_AFTER;
             if is_long && !open.is_told && told.len() < BATCH_MAX {
                 open.is_told = true;
                 told.push(*call);
                 let said = Said::Started(open.since.broker);
-                entries.push(Entry::Result(Arc::clone(&open.at.task), said));
+                entries.push(Entry::Result(Arc::clone(&open.at.task), said, Form::Short));
             }
         }
-        while done.len() < BATCH_MAX
-            && bytes < BATCH_BYTES
-            && let Some(mut next) = self.done.pop_front()
-        {
-            if let Some(part) = self.parts.get_mut(&next.partition) {
+        let mut owners = Vec::new();
+        let mut finished: BTreeMap<Lane, Vec<Offset>> = BTreeMap::new();
+        for (nth, of) in done.iter().enumerate() {
+            if let Some(part) = self.parts.get_mut(&of.partition) {
                 part.ended = part.ended.saturating_sub(1);
-                if !next.is_finished {
-                    part.finish(next.offset);
-                }
             }
-            next.is_finished = true;
-            bytes += next.held.as_ref().map_or(0, |task| task.size());
-            entries.extend(next.entry.clone());
-            done.push(next);
+            finished.entry(of.partition).or_default().push(of.offset);
+            let before = entries.len();
+            entries.extend(refused::entries(of));
+            owners.resize(owners.len() + entries.len() - before, nth);
         }
         let mut positions = Vec::new();
         for (partition, part) in &mut self.parts {
-            if part.has_changed() || part.wants_commit(is_ending) {
-                positions.push((*partition, part.position(is_ending)));
+            let finished = finished.remove(partition).unwrap_or_default();
+            if !finished.is_empty() || part.has_changed() || part.wants_commit(is_ending) {
+                positions.push((*partition, part.position(is_ending, &finished)));
             }
         }
         // Without a position nothing would fence what a member says that is none any more.
@@ -900,9 +960,24 @@ impl WorkEngine {
             done,
             positions: positions.iter().map(|(of, (_, is_clean))| (*of, *is_clean)).collect(),
             told,
+            owners,
+            refused: None,
         });
         let positions = positions.into_iter().map(|(of, (position, _))| (of, position)).collect();
         out.push(WorkAction::Commit(WorkBatch { id, entries, positions }));
+    }
+
+    /// What goes into the next batch.
+    fn take_done(&mut self) -> Vec<Done> {
+        let (mut done, mut bytes) = (Vec::new(), 0);
+        while done.len() < BATCH_MAX
+            && bytes < BATCH_BYTES
+            && let Some(next) = self.done.pop_front()
+        {
+            bytes += next.held.as_ref().map_or(0, |task| task.size());
+            done.push(next);
+        }
+        done
     }
 }
 

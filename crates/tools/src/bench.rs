@@ -234,10 +234,11 @@ impl Bench {
         let namespace = format!("waterclock-bench-{:08x}", rand::random::<u32>());
         let request = program.bench_topics(&namespace, self.lanes)?;
         let connection = program.connection()?;
+        let token = program.api_token()?;
         // The first signal asks for the end, the second does not ask.
         let stop = Stop::listen(|| std::process::exit(130)).map_err(Failed::Signals)?;
         let observer = Observer { progress: Progress::new(0), stop };
-        let report = self.measure(program, connection, &request, &observer);
+        let report = self.measure(program, (connection, token), &request, &observer);
         drop(observer);
         self.show(&report?, program.is_json())
     }
@@ -245,7 +246,7 @@ impl Bench {
     fn measure(
         &self,
         program: &dyn Program,
-        connection: Connection,
+        (connection, token): (Connection, Option<String>),
         request: &topics::Request,
         observer: &Observer,
     ) -> Result<Report, Failed> {
@@ -271,6 +272,7 @@ impl Bench {
             connection,
             namespace: namespace.clone(),
             config_file: program.config_file().map(Path::to_owned),
+            token,
             lanes: self.lanes,
             clock,
             payload: Payload::default(),

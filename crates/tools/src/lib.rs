@@ -30,6 +30,12 @@ pub trait Program {
     /// Whether brokers were named in the arguments.
     fn names_brokers(&self) -> bool;
 
+    /// The token that the configuration sends to instances, if it has one.
+    ///
+    /// # Errors
+    /// The configuration is wrong.
+    fn api_token(&self) -> Result<Option<String>, Failure>;
+
     /// How the configuration reaches Kafka. To be called once.
     ///
     /// # Errors

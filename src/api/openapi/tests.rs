@@ -38,8 +38,11 @@ async fn the_document_has_every_route_and_no_other() {
         let actions = if of_one { &["", ":retry", ":pause", ":resume"][..] } else { &[""] };
         for action in actions {
             let path = format!("{path}{action}");
-            let concrete =
-                path.replace("{id}", "a1").replace("{project}", "p").replace("{service}", "s");
+            let concrete = path
+                .replace("{id}", "a1")
+                .replace("{project}", "p")
+                .replace("{service}", "s")
+                .replace("{topic}", "t");
             // A DELETE of `p:pause` is one of a thing with that name, which is refused.
             let methods = if action.is_empty() {
                 &["GET", "POST", "PUT", "DELETE", "PATCH"][..]

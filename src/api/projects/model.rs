@@ -22,6 +22,12 @@ pub struct ProjectSettings {
     /// Calls that may begin at once; what comes in a second if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
+    /// Tasks that may be created per second; any number if nothing is said. Each instance takes its share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub create_rate: Option<f64>,
+    /// Tasks that may be created at once; what comes in a second if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub create_burst: Option<u32>,
     /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,
@@ -108,6 +114,32 @@ pub struct ProjectRow {
 pub struct ProjectList {
     /// Those of which something was put.
     pub projects: Vec<ProjectRow>,
+}
+
+/// What may go to a topic.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TargetSettings {
+    /// No record goes there, neither of timers nor of tasks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<bool>,
+}
+
+/// A topic as it is now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TargetView {
+    /// Its name.
+    pub topic: String,
+    /// Counts its changes; 0: nothing was ever put.
+    pub revision: u64,
+    /// No record goes there, neither of timers nor of tasks.
+    pub paused: bool,
+}
+
+/// All topics of which something was put, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TargetList {
+    /// Those of which something was put.
+    pub targets: Vec<TargetView>,
 }
 
 /// What a change made.

@@ -1,9 +1,9 @@
 use axum::body::Body;
 use axum::extract::Request;
+use axum::http::header;
 use serde_json::{Value, json};
 
 use super::super::tasks::tests::{Api, Told};
-use super::*;
 
 async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
     let request = Request::builder().method(method).uri(path).header(header::IF_MATCH, revision);
@@ -145,4 +145,50 @@ async fn only_an_admin_changes_a_project_and_a_token_sees_its_own() {
     };
     assert_eq!(names(api.ask("reader", "GET", "/v1/projects", &none).await), ["shop"]);
     assert_eq!(names(api.ask("admin", "GET", "/v1/projects", &none).await), ["bank", "shop"]);
+}
+
+#[tokio::test]
+async fn a_target_is_paused_and_resumed_by_an_admin_of_all_projects() {
+    let api = Api::with_tokens();
+    let (path, none) = ("/v1/targets/Orders.expire_1", Value::Null);
+    let told = api.ask("admin", "GET", path, &none).await;
+    let want = json!({"topic": "Orders.expire_1", "revision": 0, "paused": false});
+    assert_eq!(
+        (told.status, &told.json, &told.headers[header::ETAG]),
+        (200, &want, &"\"0\"".parse().expect("a value"))
+    );
+    let told = api.ask("admin", "POST", &format!("{path}:pause"), &none).await;
+    assert_eq!((told.status, &told.json), (200, &json!({"revision": 1})));
+    assert!(api.world().registry.is_target_paused("Orders.expire_1"));
+    let told = api.ask("admin", "GET", "/v1/targets", &none).await;
+    let want = json!({"topic": "Orders.expire_1", "revision": 1, "paused": true});
+    assert_eq!(told.json, json!({"targets": [want]}));
+    assert_eq!(api.ask("admin", "POST", &format!("{path}:resume"), &none).await.status, 200);
+    assert!(!api.world().registry.is_target_paused("Orders.expire_1"));
+    assert_eq!(api.ask("admin", "PUT", path, &json!({"paused": true})).await.status, 200);
+    assert!(api.world().registry.is_target_paused("Orders.expire_1"));
+    #[rustfmt::skip]
+    let cases = [
+        ("reader", "GET",  "/v1/targets",           none.clone(),           403, "project_denied"),
+        ("reader", "GET",  path,                    none.clone(),           403, "project_denied"),
+        ("writer", "PUT",  path,                    json!({}),              403, "role_denied"),
+        ("admin",  "PUT",  path,                    json!({"pause": true}), 422, "wrong_fields"),
+        ("admin",  "PUT",  "/v1/targets/a%20b",     json!({}),              400, "bad_name"),
+        ("admin",  "POST", "/v1/targets/a:burn",    none.clone(),           405, "no_such_method"),
+        ("admin",  "POST", "/v1/targets/..:pause",  none.clone(),           400, "bad_name"),
+    ];
+    for (token, method, path, body, status, code) in cases {
+        let told = api.ask(token, method, path, &body).await;
+        assert_eq!((told.status, told.code()), (status, code), "{token} {method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_pause_of_a_target_is_made_to_the_revision_that_it_names() {
+    let api = Api::new();
+    let path = "/v1/targets/orders:pause";
+    assert_eq!(with_match(&api, "POST", path, "\"0\"", &json!({})).await.status, 200);
+    let told = with_match(&api, "POST", "/v1/targets/orders:resume", "\"0\"", &json!({})).await;
+    assert_eq!((told.status, told.code()), (409, "revision_conflict"));
+    assert!(api.world().registry.is_target_paused("orders"));
 }

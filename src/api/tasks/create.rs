@@ -31,6 +31,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
         (status = 201, description = "It is written; the same request id again has the same answer", body = Created),
+        (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),
@@ -53,6 +54,7 @@ pub(in crate::api) async fn http(
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
         (status = 201, description = "It is written; the same request id again has the same answer", body = Created),
+        (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),
@@ -74,6 +76,7 @@ pub(in crate::api) async fn kafka(
     request_body = model::TaskBatch,
     responses(
         (status = 200, description = "What became of each, in order", body = CreatedBatch),
+        (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),
@@ -218,7 +221,8 @@ fn checked(
     if lanes == 0 {
         return Err(starting().into());
     }
-    if tasks.projects.registry().project(project).is_deleted {
+    let registry = tasks.projects.registry();
+    if registry.project(project).is_deleted {
         let detail = format!("the project {project} was deleted; put it again to use it");
         return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));
     }
@@ -259,6 +263,7 @@ fn checked(
             return Err(Problem::wrong_fields(&wrongs));
         }
     };
+    tasks.quotas.take(project, registry.project(project), tasks.desk.instances())?;
     Ok(Submission {
         lane: id.lane_of(lanes),
         id,

@@ -12,6 +12,7 @@
 
 pub(super) mod create;
 pub mod model;
+mod quota;
 pub(super) mod single;
 
 use std::sync::Arc;
@@ -35,6 +36,7 @@ use super::timers::{model::Soon, no_such_method};
 use crate::engine::task::id::TaskId;
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
+pub use quota::Quotas;
 
 /// Bytes of a request for one task: a body of 1 MiB in base64 takes 1.4 MiB.
 const CREATE_BYTES_MAX: usize = 2 << 20;
@@ -57,7 +59,7 @@ type Answered = Result<Response, Problem>;
 /// sentence whose subject is the URL.
 pub type Screen = Arc<dyn Fn(&Url) -> Result<(), String> + Send + Sync>;
 
-/// What the rooms of tasks and projects need of the instance.
+/// What the rooms of tasks, projects and targets need of the instance.
 #[derive(Clone)]
 pub struct Tasks {
     /// Takes creates, and answers for tasks.
@@ -66,6 +68,8 @@ pub struct Tasks {
     pub projects: Arc<dyn Projects>,
     /// Refuses URLs.
     pub screen: Screen,
+    /// Refuses creates beyond a project's rate.
+    pub quotas: Arc<Quotas>,
 }
 
 /// Why there is no answer about a task. Nothing was changed, unless it says so.
@@ -131,6 +135,8 @@ pub trait Desk: Send + Sync + 'static {
     fn in_force(&self) -> Result<(), Failure>;
     /// How many lanes there are; 0 until the instance has started.
     fn lanes(&self) -> u16;
+    /// How many instances take creates, this one, too: at least 1.
+    fn instances(&self) -> u16;
     /// The brokers' time; `None` before it is known.
     fn now(&self) -> Option<UnixMillis>;
     /// The longest delay that the lanes accept.
@@ -208,7 +214,8 @@ fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
 }
 
 fn kind(method: &Method, path: &str) -> Kind {
-    let of_one = path.strip_prefix("/v1/tasks/").or_else(|| path.strip_prefix("/v1/projects/"));
+    let of_one = ["/v1/tasks/", "/v1/projects/", "/v1/targets/"];
+    let of_one = of_one.iter().find_map(|start| path.strip_prefix(start));
     match of_one {
         Some("http" | "kafka") => Kind::Create,
         Some(_) if method.is_safe() => Kind::Look,

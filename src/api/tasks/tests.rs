@@ -60,6 +60,10 @@ impl Desk for Fake {
         LANES
     }
 
+    fn instances(&self) -> u16 {
+        1
+    }
+
     fn now(&self) -> Option<UnixMillis> {
         Some(UnixMillis(NOW))
     }
@@ -124,7 +128,9 @@ impl Projects for Fake {
         let mut world = self.0.lock();
         let mut names = change.key().split('/').skip(1);
         let (project, service) = (names.next().unwrap_or_default(), names.next());
+        let is_target = change.key().starts_with("target/");
         let current = match service {
+            None if is_target => world.registry.target(project).revision,
             Some(service) => world.registry.service(project, service).map_or(0, |of| of.revision),
             None => world.registry.project(project).revision,
         };
@@ -174,7 +180,7 @@ impl Api {
         let desk = Arc::clone(&world) as Arc<dyn Desk>;
         let projects = Arc::clone(&world) as Arc<dyn Projects>;
         let front = Front::new(Hosts::new([]), Arc::new(Gate::new(None)), Arc::clone(&access));
-        let tasks = Some(Tasks { desk, projects, screen });
+        let tasks = Some(Tasks { desk, projects, screen, quotas: Arc::default() });
         let router = Rooms { timers: without_timers(), tasks }.router(&front);
         Self { world, access, router }
     }
@@ -623,4 +629,32 @@ proptest! {
             prop_assert!(api.world().submitted.is_empty());
         }
     }
+}
+
+#[tokio::test]
+async fn creates_over_the_rate_of_a_project_are_told_when_to_come_back() {
+    let api = Api::new();
+    let limits = json!({"create_rate": 0.01, "create_burst": 2});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &limits).await.status, 200);
+    let task = |project: &str| json!({"type": "http", "project": project, "group": "o", "delay": 5, "url": "https://a.example"});
+    let mut one = task("shop");
+    one.as_object_mut().expect("an object").remove("type");
+    assert_eq!(api.ask("", "POST", "/v1/tasks/http", &one).await.status, 201);
+    let mut wrong = one.clone();
+    wrong["group"] = json!("No");
+    assert_eq!(api.ask("", "POST", "/v1/tasks/http", &wrong).await.status, 422);
+    let batch = json!({"tasks": [task("shop"), task("shop"), task("other")]});
+    let told = api.ask("", "POST", "/v1/tasks:batchCreate", &batch).await;
+    let statuses: Vec<u64> = told.json["tasks"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .filter_map(|of| of["status"].as_u64())
+        .collect();
+    assert_eq!(statuses, [201, 429, 201], "what was refused has cost nothing: {told:?}");
+    let told = api.ask("", "POST", "/v1/tasks/http", &one).await;
+    assert_eq!((told.status, told.code()), (429, "over_create_rate"));
+    let seconds: u64 = told.headers[header::RETRY_AFTER].to_str().unwrap().parse().unwrap();
+    assert!((90..=100).contains(&seconds), "{seconds}");
+    assert_eq!(api.world().submitted.len(), 3);
 }

@@ -61,6 +61,7 @@ const HELD: u8 = 1;
 const BEGUN: u8 = 2;
 const OPEN: u8 = 4;
 const CANCELLING: u8 = 8;
+const BREAKER: u8 = 64;
 
 pub(super) fn text_key(number: u32) -> Vec<u8> {
     [&[TEXT][..], &number.to_be_bytes()].concat()
@@ -182,7 +183,8 @@ pub(super) fn timer_value(timer: &Timer, strings: &StringTable) -> Vec<u8> {
             key | flag(task.held.is_some(), HELD)
                 | flag(task.begun, BEGUN)
                 | flag(task.open, OPEN)
-                | flag(task.cancelling, CANCELLING),
+                | flag(task.cancelling, CANCELLING)
+                | flag(task.breaker, BREAKER),
         );
     }
     let Version { first_appended, offset } = timer.version;
@@ -244,6 +246,7 @@ fn take_progress(value: &mut &[u8], flags: u8, due: UnixMillis) -> Option<Progre
         begun: has(BEGUN),
         open: has(OPEN),
         cancelling: has(CANCELLING),
+        breaker: has(BREAKER),
         next_at,
     })
 }
@@ -255,7 +258,7 @@ fn take_flags(value: &mut &[u8]) -> Option<(u8, Option<u8>)> {
         return Some((flags, None));
     }
     let of_task = take_bytes(value, 1)?[0];
-    let known = HAS_KEY | KEY_CUT | HELD | BEGUN | OPEN | CANCELLING;
+    let known = HAS_KEY | KEY_CUT | HELD | BEGUN | OPEN | CANCELLING | BREAKER;
     (of_task & !known == 0 && of_task & KEY != KEY_CUT).then_some((flags, Some(of_task)))
 }
 

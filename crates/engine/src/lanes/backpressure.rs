@@ -42,6 +42,7 @@ impl LaneEngine {
         self.look_for_lost(now, out);
         self.unblock(now);
         self.look_at_tasks(now);
+        self.end_waits_for_paused(now);
         if self.memory.is_stopped() && !self.memory.is_draining() {
             // What waits for its gate waits for no time: nothing else may wake us.
             let (may, again_at) = self.memory.begin_spill(now);
@@ -188,7 +189,8 @@ impl LaneEngine {
         }
         let waiting = self.watermarks.take_where(&mut which);
         self.spill_late(now, waiting);
-        self.spill_parked(now, which);
+        self.spill_parked(now, &mut which);
+        self.spill_paused(now, which);
     }
 
     /// Overdue records go into the shortest tier once more.

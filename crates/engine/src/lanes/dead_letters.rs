@@ -92,6 +92,19 @@ impl LaneEngine {
         self.end_live(now, entry, dead(code, now.max(entry.first_appended)))
     }
 
+    /// Says that a task is dead whose letter somebody else has written.
+    pub(super) fn end_without_letter(
+        &mut self,
+        now: UnixMillis,
+        entry: &PendingRecord,
+        code: Code,
+    ) {
+        if let Some(record) = self.end_dead(now, entry, code) {
+            let reason = ChangeReason::Dead;
+            self.writes.push(PendingWrite::timer_change(entry.source.lane, record, reason));
+        }
+    }
+
     /// Ends the live version, and gives the record that says so; none for any other record.
     fn end_live(
         &mut self,

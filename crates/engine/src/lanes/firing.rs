@@ -5,6 +5,7 @@
 //!    strict order a keyed record fires when it is its turn.
 //! 2. Before anything is produced to a target, the target is known and may be written to.
 //! 3. A version that is pending no more never fires.
+//! 4. Nothing goes to a target that is paused.
 
 use std::sync::Arc;
 
@@ -211,6 +212,7 @@ impl LaneEngine {
         }
         let Some(entry) = self.let_through(now, entry) else { return };
         let Some(entry) = self.dispatch(now, entry, builder) else { return };
+        let Some(entry) = self.unless_paused(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
         let supersedes = entry
             .timer_id

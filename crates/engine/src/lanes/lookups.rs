@@ -52,6 +52,9 @@ impl LaneEngine {
             self.poison.clear_target(name);
         }
         for entry in entries {
+            // While it is paused it may be made anew.
+            let entry = if entry.due <= now { self.unless_paused(now, entry) } else { Some(entry) };
+            let Some(entry) = entry else { continue };
             match verdict::present(&entry.target, target) {
                 Err(refusal) => {
                     if let Some(entry) = self.try_again(now, entry, &refusal) {

@@ -1,4 +1,4 @@
-//! Outages of targets: a partition has no leader for a while, and no record is to blame.
+//! Outages of targets: a partition has no leader for a while, and no record is to blame. And pauses, which people make.
 //!
 //! One such partition would fail its whole batch, and every batch after it, for as long as the outage lasts. So its records
 //! are deferred: they wait in a tier and come up again. All others go on.
@@ -9,18 +9,30 @@
 //! 2. No overdue record hops into a tier beyond [`last_for_overdue`](super::hops::last_for_overdue).
 
 use super::super::setup::Arrival;
+use super::super::targets::paused::Held;
+use super::super::task::registry::Registry;
 use super::super::verdict::PendingRecord;
 use super::hops::OVERDUE_MAX;
 use super::{LaneEngine, Millis, UnixMillis};
 
 /// How long a record is deferred at first. At most: [`OVERDUE_MAX`].
 const WAIT_MIN: Millis = Millis(5_000);
+
+/// How long a record waits in a tier, if it could not leave since then.
+fn wait_of(now: UnixMillis, since: UnixMillis) -> Millis {
+    Millis((now - since).0 / 4).clamp(WAIT_MIN, OVERDUE_MAX)
+}
+
 impl LaneEngine {
     /// Defers a due record whose target has an outage, or cannot be described yet: it waits in a tier. The longer the outage, the
     /// longer the wait.
-    pub(super) fn defer(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>) {
-        let since = self.targets.away_since(&entry.target);
-        let wait = Millis((now - since.unwrap_or(now)).0 / 4).clamp(WAIT_MIN, OVERDUE_MAX);
+    pub(super) fn defer(&mut self, now: UnixMillis, entry: Box<PendingRecord>) {
+        let since = self.targets.away_since(&entry.target).unwrap_or(now);
+        let wait = wait_of(now, since);
+        self.wait_in_tier(now, entry, wait);
+    }
+
+    fn wait_in_tier(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, wait: Millis) {
         // In strict order a hop may only be late in the shortest one, and holds up what is due after it.
         let tier = match self.setup.limits.arrival {
             Arrival::Strict => self.setup.topics.ladder.shortest(),
@@ -31,5 +43,60 @@ impl LaneEngine {
         // However often, it is no fault of the record's.
         entry.hops = entry.hops.saturating_sub(1);
         self.hop(now, tier, entry);
+    }
+
+    // Pauses.
+
+    /// Projects, services and targets are others now: what goes to a target that is paused no more goes on.
+    pub(super) fn set_paused_targets(&mut self, now: UnixMillis, registry: &Registry) {
+        let free = self.targets.paused().set(now, registry);
+        self.agenda.put_back(free);
+        self.agenda.wake(now);
+    }
+
+    /// Gives a due record back, unless its target is paused: then it waits.
+    pub(super) fn unless_paused(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
+        match self.targets.paused().hold(&self.setup.limits, entry) {
+            Held::No(entry) => Some(entry),
+            Held::Yes => None,
+            Held::InTier(entry, since) => {
+                self.put_off_paused(now, entry, since);
+                None
+            }
+        }
+    }
+
+    /// What was due after the end of a pause may go on now.
+    pub(super) fn end_waits_for_paused(&mut self, now: UnixMillis) {
+        let free = self.targets.paused().end_waits(now);
+        if !free.is_empty() {
+            self.agenda.put_back(free);
+            self.agenda.wake(now);
+        }
+        if let Some(at) = self.targets.paused().next_at() {
+            self.agenda.wake(at);
+        }
+    }
+
+    /// Lets those wait in a tier that wait in memory for the end of a pause, whichever are said.
+    pub(super) fn spill_paused(
+        &mut self,
+        now: UnixMillis,
+        which: impl FnMut(&PendingRecord) -> bool,
+    ) {
+        for (entry, since) in self.targets.paused().take_where(which) {
+            self.memory.count_spilled(1);
+            self.put_off_paused(now, entry, since);
+        }
+    }
+
+    fn put_off_paused(&mut self, now: UnixMillis, entry: Box<PendingRecord>, since: UnixMillis) {
+        let wait = wait_of(now, since);
+        self.targets.paused().put_off(now, &entry.target, wait);
+        self.wait_in_tier(now, entry, wait);
     }
 }

@@ -69,6 +69,7 @@ impl LaneEngine {
 
     /// Projects and services are others now.
     pub(super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
+        self.set_paused_targets(now, &registry);
         self.timers.tasks.set_registry(registry);
         let waiting = self.timers.tasks.reconsider();
         self.agenda.put_back(waiting);
@@ -313,6 +314,7 @@ impl LaneEngine {
             turn: before.turn.saturating_add(1),
             held: Some(held),
             open: false,
+            breaker: false,
             next_at: entry.due,
             ..before
         };
@@ -437,7 +439,7 @@ impl LaneEngine {
         };
         if before.held.is_none() {
             // It was decided, and is read again: it has the body of the turn that follows.
-            return match result.outcome.carries_payload() {
+            return match result.outcome.carries_payload() && !result.letter {
                 true => self.copy(now, entry, timer_id),
                 false => self.stale(&entry),
             };
@@ -485,6 +487,12 @@ impl LaneEngine {
             Next::Ended(after, state) => {
                 self.write_progress(now, &entry, after, state);
                 self.timers.end(now, lane, timer_id);
+                self.writes.complete_with((entry.source, entry.offset), entry.record);
+            }
+            Next::Failed(after, code) if result.letter => {
+                // Its worker has written its letter.
+                self.timers.set_progress(lane, timer_id, after);
+                self.end_without_letter(now, &entry, code);
                 self.writes.complete_with((entry.source, entry.offset), entry.record);
             }
             Next::Failed(after, code) => {

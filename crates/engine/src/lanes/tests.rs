@@ -1,5 +1,7 @@
 //! One engine, told facts by hand: what it orders, and when. The simulation in `tests/sim` does it by the million.
 
+mod paused;
+
 use std::collections::HashMap;
 
 use super::*;

@@ -64,12 +64,12 @@ fn a_task_goes_to_a_worker_and_its_result_comes_back_as_it_was_sealed() {
     let cases = [
         (failed, true),
         (Said::Started(UnixMillis(1)), false),
-        (Said::Deferred(UnixMillis(7)), true),
+        (Said::Deferred { until: UnixMillis(7), breaker: true }, true),
         (Said::Interrupted { in_doubt: true }, true),
         (Said::Cancelled, false),
     ];
     for (said, has_payload) in cases {
-        let record = result_record(&key(), &task, &said, "w1");
+        let record = result_record(&key(), &task, &said, "w1", Form::Whole);
         assert_eq!(record.value().is_some(), has_payload, "{said:?}");
         assert_eq!(
             headers(&record).contains(&"content-language".to_owned()),
@@ -80,7 +80,7 @@ fn a_task_goes_to_a_worker_and_its_result_comes_back_as_it_was_sealed() {
         let (state, of) = opened(&directive, None, &key(), Kind::Result).expect("a result");
         assert_eq!((of.turn, state.order.offset), (4, Offset(42)));
         let result = TaskResult::parse(directive.result.expect("a result")).expect("legal");
-        assert_eq!(result, result_of(&said, "w1"));
+        assert_eq!(result, result_of(&said, "w1", Form::Whole));
         assert_eq!(result.worker.as_deref(), Some("w1"));
         if has_payload {
             assert_eq!(digest(&record), of.digest, "the body is as it was");
@@ -112,7 +112,7 @@ fn what_is_not_sealed_for_the_topic_is_refused() {
     let cases = [
         ("a submission", submitted()),
         ("a cancel of a submission", cancel(&key(), UnixMillis(0), &id)),
-        ("a result", result_record(&key(), &task, &Said::Cancelled, "w")),
+        ("a result", result_record(&key(), &task, &Said::Cancelled, "w", Form::Whole)),
         ("another id", with(header::ID, b"0123456789abcdef0123456789abcdef")),
         ("another specification", with(header::TASK, b"{}")),
         ("another key", Record::new(Some(b"k"), work.value(), work.headers())),

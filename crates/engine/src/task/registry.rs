@@ -1,6 +1,6 @@
-//! What is known of projects and their services: limits, pause, where calls go.
+//! What is known of projects and their services: limits, pause, where calls go. And which topics are paused.
 //!
-//! It stands as JSON in `<ns>.meta`, under the keys `project/<name>` and `service/<project>/<name>`. Every instance reads
+//! It stands as JSON in `<ns>.meta`, under the keys `project/<name>`, `service/<project>/<name>` and `target/<topic>`. Every instance reads
 //! it there. What a person sends to the API is read here too, more strictly.
 //!
 //! # Invariants
@@ -30,6 +30,8 @@ pub const BYTES_MAX: usize = 16 << 20;
 pub const VALUE_MAX: usize = 64 << 10;
 /// Longest name of a project, a service, a group or a secret, in bytes.
 pub const NAME_MAX: usize = 64;
+/// Longest name of a topic, in bytes: Kafka has no longer ones.
+pub const TOPIC_MAX: usize = 249;
 /// Longest address of a service, in bytes.
 pub const ADDRESS_MAX: usize = 2_048;
 /// Most expressions in [`Project::targets`].
@@ -68,6 +70,10 @@ pub struct Project {
     pub rate: Option<Rate>,
     /// Calls that may begin at once. Without a rate it is 1 and says nothing; with one, what comes in a second is usual.
     pub burst: u32,
+    /// Tasks that may be created in a time; `None`: any number.
+    pub create_rate: Option<Rate>,
+    /// Tasks that may be created at once. As `burst` is to `rate`.
+    pub create_burst: u32,
     /// Kafka topics that its tasks may deliver to, as expressions for [`Allow::narrow`]; `None`: all that the intake permits.
     pub targets: Option<Vec<String>>,
     /// How long its tasks are remembered after their end.
@@ -85,6 +91,8 @@ impl Project {
         concurrency: PROJECT_CONCURRENCY,
         rate: None,
         burst: 1,
+        create_rate: None,
+        create_burst: 1,
         targets: None,
         history: HISTORY,
         services: BTreeMap::new(),
@@ -97,7 +105,9 @@ impl Project {
     }
 
     fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Self {
-        let (rate, burst) = rate_and_burst(fields, wrongs);
+        let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
+        let of_creates = ["create_rate", "create_burst"];
+        let (create_rate, create_burst) = rate_and_burst(fields, wrongs, of_creates);
         let history =
             fields.read("history", wrongs, |value| length(value, HISTORY_MIN..=HISTORY_MAX));
         Self {
@@ -105,6 +115,8 @@ impl Project {
             concurrency: concurrency(fields, wrongs).unwrap_or(PROJECT_CONCURRENCY),
             rate,
             burst,
+            create_rate,
+            create_burst,
             targets: targets(fields, wrongs),
             history: history.unwrap_or(HISTORY),
             ..Self::NEVER_PUT
@@ -124,6 +136,10 @@ impl Project {
         if let Some(rate) = self.rate {
             put("rate", number(rate));
             put("burst", json!(self.burst));
+        }
+        if let Some(rate) = self.create_rate {
+            put("create_rate", number(rate));
+            put("create_burst", json!(self.create_burst));
         }
         if let Some(targets) = &self.targets {
             put("targets", json!(targets));
@@ -177,7 +193,7 @@ impl Service {
 
     /// `None`: it has no sound address, which is named among what is wrong.
     fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Self> {
-        let (rate, burst) = rate_and_burst(fields, wrongs);
+        let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
         // There is no other protocol yet, so nothing follows from it.
         fields.read("protocol", wrongs, |value| secretive(value, "http", |text| text == "http"));
         let timeout =
@@ -230,6 +246,27 @@ impl Service {
     }
 }
 
+/// What is known of a topic that records go to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TargetTopic {
+    /// Counts its changes, from 1; 0: nothing was ever put.
+    pub revision: u64,
+    /// No record goes there: neither of timers nor of tasks.
+    pub paused: bool,
+}
+
+impl TargetTopic {
+    fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Self {
+        Self { revision: 0, paused: fields.read("paused", wrongs, flag).unwrap_or(false) }
+    }
+
+    fn write(self) -> Map<String, Value> {
+        let fields = [("version", json!(VERSION)), ("revision", json!(self.revision))];
+        let fields = fields.into_iter().chain([("paused", json!(self.paused))]);
+        fields.map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+}
+
 /// One record of meta, or one that is to be written there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
@@ -244,6 +281,7 @@ pub struct Change {
 enum Setting {
     Project(String, Option<Project>),
     Service(String, String, Option<Service>),
+    Target(String, Option<TargetTopic>),
 }
 
 impl Change {
@@ -259,6 +297,12 @@ impl Change {
     pub fn of_service(project: &str, name: &str, service: Option<Service>) -> Self {
         let key = format!("service/{project}/{name}");
         Self::of(key, Setting::Service(project.to_owned(), name.to_owned(), service))
+    }
+
+    /// Sets a topic that records go to; `None`: what was said of it counts no more.
+    #[must_use]
+    pub fn of_target(topic: &str, target: Option<TargetTopic>) -> Self {
+        Self::of(format!("target/{topic}"), Setting::Target(topic.to_owned(), target))
     }
 
     fn of(key: String, setting: Setting) -> Self {
@@ -279,6 +323,7 @@ impl Change {
         let fields = match &self.setting {
             Setting::Project(_, project) => project.as_ref()?.write(),
             Setting::Service(_, _, service) => service.as_ref()?.write(),
+            Setting::Target(_, target) => target.as_ref()?.write(),
         };
         Some(Value::Object(fields).to_string())
     }
@@ -289,12 +334,14 @@ impl Change {
         match &self.setting {
             Setting::Project(_, Some(project)) => project.revision,
             Setting::Service(_, _, Some(service)) => service.revision,
+            Setting::Target(_, Some(target)) => target.revision,
             _ => 0,
         }
     }
 
     fn is_tombstone(&self) -> bool {
-        matches!(self.setting, Setting::Project(_, None) | Setting::Service(_, _, None))
+        use Setting::{Project, Service, Target};
+        matches!(self.setting, Project(_, None) | Service(_, _, None) | Target(_, None))
     }
 
     /// The same as another revision.
@@ -303,16 +350,17 @@ impl Change {
         match &mut self.setting {
             Setting::Project(_, Some(project)) => project.revision = revision,
             Setting::Service(_, _, Some(service)) => service.revision = revision,
+            Setting::Target(_, Some(target)) => target.revision = revision,
             _ => {}
         }
         Self::of(self.key, self.setting)
     }
 }
 
-/// Whether a key of meta is of a project or a service. Other keys are for others to read.
+/// Whether a key of meta is of a project, a service or a target. Other keys are for others to read.
 #[must_use]
 pub fn is_key(key: &str) -> bool {
-    key.starts_with("project/") || key.starts_with("service/")
+    ["project/", "service/", "target/"].iter().any(|start| key.starts_with(start))
 }
 
 /// Reads a record of meta. Fields that are not known are passed over: a later release may have written them.
@@ -338,6 +386,7 @@ pub fn read(key: &str, value: Option<&[u8]>) -> Result<Change, Vec<Wrong>> {
                 project.revision = counted?;
             }
             Setting::Service(_, _, Some(service)) => service.revision = counted?,
+            Setting::Target(_, Some(target)) => target.revision = counted?,
             _ => {}
         }
         Some(Change { key: key.to_owned(), bytes: key.len() + value.len(), setting })
@@ -345,7 +394,7 @@ pub fn read(key: &str, value: Option<&[u8]>) -> Result<Change, Vec<Wrong>> {
     sound(key, change, wrongs)
 }
 
-/// Reads what somebody wants a project or a service to be. Every field that is not known is wrong. The change has
+/// Reads what somebody wants a project, a service or a target to be. Every field that is not known is wrong. The change has
 /// revision 0; [give it one](Change::with_revision) before it is written.
 ///
 /// # Errors
@@ -359,6 +408,7 @@ pub fn read_request(key: &str, body: &[u8]) -> Result<Change, Vec<Wrong>> {
         match setting {
             Setting::Project(..) => fields.only(&PROJECT_FIELDS, "a project", &mut wrongs),
             Setting::Service(..) => fields.only(&SERVICE_FIELDS, "a service", &mut wrongs),
+            Setting::Target(..) => fields.only(&TARGET_FIELDS, "a target", &mut wrongs),
         }
         Some(Change::of(key.to_owned(), setting))
     });
@@ -381,12 +431,17 @@ fn tombstone(key: &str) -> Result<Setting, Wrong> {
         let (project, name) = key.strip_prefix("service/")?.split_once('/')?;
         Some(Setting::Service(named(project)?, named(name)?, None))
     };
+    let of_target = || {
+        let topic = key.strip_prefix("target/")?;
+        is_topic(topic).then(|| Setting::Target(topic.to_owned(), None))
+    };
     of_project()
         .or_else(of_service)
+        .or_else(of_target)
         .ok_or_else(|| Wrong { at: key.to_owned(), detail: KEYS.to_owned() })
 }
 
-const KEYS: &str = "is not a key of a project or a service; want project/<name> or service/<project>/<name>, each name 1 to 64 of a-z 0-9 . _ -, not . or ..";
+const KEYS: &str = "is not a key of a project, a service or a target; want project/<name> or service/<project>/<name>, each name 1 to 64 of a-z 0-9 . _ -, not . or .., or target/<topic>";
 
 /// What fields say of what the key is about.
 fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Setting> {
@@ -397,6 +452,9 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
         Ok(Setting::Service(project, name, _)) => {
             Some(Setting::Service(project, name, Service::read(fields, wrongs)))
         }
+        Ok(Setting::Target(topic, _)) => {
+            Some(Setting::Target(topic, Some(TargetTopic::read(fields, wrongs))))
+        }
         Err(Wrong { at, detail }) => {
             wrongs.add(at, detail);
             None
@@ -404,7 +462,8 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
     }
 }
 
-const PROJECT_FIELDS: [&str; 6] = ["paused", "concurrency", "rate", "burst", "targets", "history"];
+const PROJECT_FIELDS: [&str; 8] =
+    ["paused", "concurrency", "rate", "burst", "create_rate", "create_burst", "targets", "history"];
 const SERVICE_FIELDS: [&str; 10] = [
     "protocol",
     "address",
@@ -417,6 +476,7 @@ const SERVICE_FIELDS: [&str; 10] = [
     "secret",
     "bearer",
 ];
+const TARGET_FIELDS: [&str; 1] = ["paused"];
 const ADDRESS: &str =
     "a URL http:// or https:// of at most 2048 bytes, without user information, query and fragment";
 const SECRET: &str =
@@ -428,6 +488,15 @@ pub fn is_name(text: &str) -> bool {
     let allowed =
         |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"._-".contains(&byte);
     (1..=NAME_MAX).contains(&text.len()) && text.bytes().all(allowed) && !matches!(text, "." | "..")
+}
+
+/// Whether a topic of Kafka may have this name.
+#[must_use]
+pub fn is_topic(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    (1..=TOPIC_MAX).contains(&text.len())
+        && text.bytes().all(allowed)
+        && !matches!(text, "." | "..")
 }
 
 /// Whether a text could be an address. Paths are put behind it, so nothing may stand behind its path.
@@ -476,11 +545,15 @@ fn per_second(value: &Value) -> Result<Rate, String> {
     })
 }
 
-fn rate_and_burst(fields: &Fields<'_>, wrongs: &mut Wrongs) -> (Option<Rate>, u32) {
-    let rate = fields.read("rate", wrongs, per_second);
-    let burst = fields.read("burst", wrongs, |value| integer(value, 1..=BURST_MAX.into()));
-    if burst.is_some() && !fields.has("rate") {
-        wrongs.add("burst", "says nothing without a rate; want both or none");
+fn rate_and_burst(
+    fields: &Fields<'_>,
+    wrongs: &mut Wrongs,
+    [rate_at, burst_at]: [&str; 2],
+) -> (Option<Rate>, u32) {
+    let rate = fields.read(rate_at, wrongs, per_second);
+    let burst = fields.read(burst_at, wrongs, |value| integer(value, 1..=BURST_MAX.into()));
+    if burst.is_some() && !fields.has(rate_at) {
+        wrongs.add(burst_at, "says nothing without a rate; want both or none");
     }
     // What comes in a second: a caller who says `5 per second` may begin five at once.
     let usual = rate.map_or(1, Rate::per_second_rounded_up);
@@ -515,10 +588,12 @@ fn number(rate: Rate) -> Value {
     if tokens.is_multiple_of(1_000) { json!(tokens / 1_000) } else { json!(tokens as f64 / 1e3) }
 }
 
-/// All projects and services that this instance has heard of.
+/// All projects, services and targets that this instance has heard of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registry {
     projects: BTreeMap<String, Project>,
+    /// Topics by name.
+    targets: BTreeMap<String, TargetTopic>,
     /// Bytes of each key and its value.
     sizes: BTreeMap<String, usize>,
     /// Bytes of all of them.
@@ -537,8 +612,16 @@ impl Registry {
             self.bytes += change.bytes;
             self.sizes.insert(change.key, change.bytes);
         }
-        let (Setting::Project(name, _) | Setting::Service(name, _, _)) = &change.setting;
-        let name = name.clone();
+        let name = match &change.setting {
+            Setting::Project(name, _) | Setting::Service(name, _, _) => name.clone(),
+            Setting::Target(topic, target) => {
+                match *target {
+                    Some(target) => self.targets.insert(topic.clone(), target),
+                    None => self.targets.remove(topic),
+                };
+                return Ok(());
+            }
+        };
         let project = self.projects.entry(name.clone()).or_insert(Project::NEVER_PUT);
         match change.setting {
             Setting::Project(_, to) => {
@@ -551,6 +634,7 @@ impl Registry {
             Setting::Service(_, name, None) => {
                 project.services.remove(&name);
             }
+            Setting::Target(..) => {}
         }
         if *project == Project::NEVER_PUT {
             self.projects.remove(&name);
@@ -570,13 +654,13 @@ impl Registry {
         let before = self.sizes.get(&change.key);
         if before.is_none() && self.sizes.len() >= KEYS_MAX {
             return wrong(format!(
-                "there are {KEYS_MAX} projects and services already; delete some"
+                "there are {KEYS_MAX} projects, services and targets already; delete some"
             ));
         }
         let bytes = self.bytes - before.copied().unwrap_or_default() + change.bytes;
         if bytes > BYTES_MAX {
             return wrong(format!(
-                "projects and services would take {bytes} bytes; want at most {BYTES_MAX}"
+                "projects, services and targets would take {bytes} bytes; want at most {BYTES_MAX}"
             ));
         }
         Ok(())
@@ -590,6 +674,7 @@ impl Registry {
             Setting::Service(project, name, _) => {
                 self.service(project, name).map_or(0, |service| service.revision)
             }
+            Setting::Target(topic, _) => self.target(topic).revision,
         }
     }
 
@@ -604,6 +689,28 @@ impl Registry {
     #[must_use]
     pub fn service(&self, project: &str, name: &str) -> Option<&Service> {
         self.project(project).services.get(name)
+    }
+
+    /// A topic that records go to.
+    #[must_use]
+    pub fn target(&self, topic: &str) -> TargetTopic {
+        self.targets.get(topic).copied().unwrap_or_default()
+    }
+
+    /// All topics of which something is said, by name.
+    pub fn targets(&self) -> impl Iterator<Item = (&str, TargetTopic)> {
+        self.targets.iter().map(|(name, target)| (name.as_str(), *target))
+    }
+
+    /// Whether no record may go to a topic.
+    #[must_use]
+    pub fn is_target_paused(&self, topic: &str) -> bool {
+        self.target(topic).paused
+    }
+
+    /// The topics to which no record may go.
+    pub fn paused_targets(&self) -> impl Iterator<Item = &str> {
+        self.targets().filter(|(_, target)| target.paused).map(|(name, _)| name)
     }
 
     /// Whether tasks of this project, for this service, are to wait.

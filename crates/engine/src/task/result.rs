@@ -108,9 +108,14 @@ pub struct TaskResult {
     pub response: Option<Vec<u8>>,
     /// Nobody knows whether the call was made. Only of `interrupted`; elsewhere it is not written.
     pub in_doubt: bool,
+    /// The task's value and headers stand in a dead letter that was written with this result: Kafka took no result that had them.
+    /// The task fails.
+    pub letter: bool,
+    /// No call was made, since the other side has failed too often. Only of `deferred`; elsewhere it is not written.
+    pub breaker: bool,
 }
 
-const FIELDS: [&str; 10] = [
+const FIELDS: [&str; 12] = [
     "outcome",
     "started",
     "ended",
@@ -121,6 +126,8 @@ const FIELDS: [&str; 10] = [
     "worker",
     "response_b64",
     "in_doubt",
+    "letter",
+    "breaker",
 ];
 
 impl TaskResult {
@@ -138,6 +145,8 @@ impl TaskResult {
             worker: None,
             response: None,
             in_doubt: false,
+            letter: false,
+            breaker: false,
         }
     }
 
@@ -174,19 +183,21 @@ impl TaskResult {
             until: time("until", wrongs).map(UnixMillis),
             worker: fields.read("worker", wrongs, |value| line(value, WORKER_MAX)),
             response: fields.read("response_b64", wrongs, |value| bytes(value, RESPONSE_MAX)),
-            in_doubt: fields
-                .read("in_doubt", wrongs, |value| {
-                    value.as_bool().ok_or_else(|| wanted(value, "true or false"))
-                })
-                .unwrap_or_default(),
+            in_doubt: fields.read("in_doubt", wrongs, flag).unwrap_or_default(),
+            letter: fields.read("letter", wrongs, flag).unwrap_or_default(),
+            breaker: fields.read("breaker", wrongs, flag).unwrap_or_default(),
             ..Self::new(outcome?)
         };
-        if result.in_doubt && result.outcome != Outcome::Interrupted {
-            let detail = format!(
-                "is true of a result that is {}; want it of interrupted only",
-                result.outcome.as_str()
-            );
-            wrongs.add("in_doubt", detail);
+        let only_of = [
+            ("in_doubt", result.in_doubt, Outcome::Interrupted),
+            ("breaker", result.breaker, Outcome::Deferred),
+        ];
+        for (name, is, outcome) in only_of {
+            if is && result.outcome != outcome {
+                let (has, want) = (result.outcome.as_str(), outcome.as_str());
+                let detail = format!("is true of a result that is {has}; want it of {want} only");
+                wrongs.add(name, detail);
+            }
         }
         Some(result)
     }
@@ -215,6 +226,10 @@ impl TaskResult {
             response_b64: Option<String>,
             #[serde(skip_serializing_if = "Option::is_none")]
             in_doubt: Option<bool>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            letter: Option<bool>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            breaker: Option<bool>,
         }
         let response = self.response.as_deref();
         to_json(&Wire {
@@ -228,8 +243,14 @@ impl TaskResult {
             worker: self.worker.as_deref().map(|worker| fit(worker, WORKER_MAX)),
             response_b64: response.map(|bytes| base64(&bytes[..bytes.len().min(RESPONSE_MAX)])),
             in_doubt: (self.in_doubt && self.outcome == Outcome::Interrupted).then_some(true),
+            letter: self.letter.then_some(true),
+            breaker: (self.breaker && self.outcome == Outcome::Deferred).then_some(true),
         })
     }
+}
+
+fn flag(value: &Value) -> Result<bool, String> {
+    value.as_bool().ok_or_else(|| wanted(value, "true or false"))
 }
 
 fn outcome(value: &Value) -> Result<Outcome, String> {

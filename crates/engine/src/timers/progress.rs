@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! in a timer's value, of version 3, behind `since`: turn u32, attempts u32, failures u32, rounds u32, interruptions u16,
-//!        flags u8 (1: held, 2: begun, 4: open, 8: cancelling), partition u16, credits u16, next at u64
+//!        flags u8 (1: held, 2: begun, 4: open, 8: cancelling, 16: breaker), partition u16, credits u16, next at u64
 //! key = name, 2, slot u8:  an attempt: version u8, turn u32, number u32, the result as JSON
 //! key = name, 3:           the definition: version u8, the specification as JSON
 //! ```
@@ -27,6 +27,7 @@ const HELD: u8 = 1;
 const BEGUN: u8 = 2;
 const OPEN: u8 = 4;
 const CANCELLING: u8 = 8;
+const BREAKER: u8 = 16;
 /// Bytes of a progress.
 pub(super) const SIZE: usize = 31;
 
@@ -60,6 +61,8 @@ pub struct Progress {
     pub open: bool,
     /// It ends as cancelled once its worker says that nothing is open.
     pub cancelling: bool,
+    /// Its worker has sent it back, since the other side had failed too often. It is called again at `next_at` at the earliest.
+    pub breaker: bool,
     /// When it is acted on next. Of a task that has ended: until when that is remembered, as its project says.
     pub next_at: UnixMillis,
 }
@@ -75,7 +78,8 @@ impl Progress {
             flag(self.held.is_some(), HELD)
                 | flag(self.begun, BEGUN)
                 | flag(self.open, OPEN)
-                | flag(self.cancelling, CANCELLING),
+                | flag(self.cancelling, CANCELLING)
+                | flag(self.breaker, BREAKER),
         );
         let (partition, credits) =
             self.held.map_or((0, 0), |held| (held.partition.0, held.credits));
@@ -103,7 +107,7 @@ impl Progress {
             partition: TasksPartition(u16::from_be_bytes(*partition)),
             credits: u16::from_be_bytes(*credits),
         };
-        let is_known = flags & !(HELD | BEGUN | OPEN | CANCELLING) == 0;
+        let is_known = flags & !(HELD | BEGUN | OPEN | CANCELLING | BREAKER) == 0;
         is_known.then(|| Self {
             turn,
             attempts,
@@ -114,6 +118,7 @@ impl Progress {
             begun: has(BEGUN),
             open: has(OPEN),
             cancelling: has(CANCELLING),
+            breaker: has(BREAKER),
             next_at: UnixMillis(u64::from_be_bytes(*next_at)),
         })
     }

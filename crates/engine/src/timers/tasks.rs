@@ -52,7 +52,10 @@ impl TaskStatus {
         let task = timer.task.unwrap_or_default();
         match timer.state {
             TimerState::Delay if task.held.is_some() && task.open => Self::Running,
-            TimerState::Delay if task.held.is_some() || task.next_at <= now => Self::Ready,
+            // It was due when its worker sent it back.
+            TimerState::Delay if task.held.is_some() || task.breaker || task.next_at <= now => {
+                Self::Ready
+            }
             TimerState::Delay => Self::Delay,
             TimerState::Delivered => Self::Finished,
             TimerState::Cancelled => Self::Cancelled,

@@ -134,9 +134,9 @@ impl Part {
         self.window.pass(next)
     }
 
-    /// What became of the record at an offset is in the batch that is made.
+    /// What became of the record at an offset is committed, with a position that says so.
     pub(super) fn finish(&mut self, offset: Offset) {
-        self.window.finish(offset);
+        self.window.finish_told(offset);
     }
 
     /// Whether a record was read and is not done.
@@ -160,11 +160,12 @@ impl Part {
         self.open == 0 && self.ended == 0 && self.is_doubt_read
     }
 
-    /// What to commit for it. `is_ending`: no call begins any more.
-    pub(super) fn position(&mut self, is_ending: bool) -> (Position, bool) {
+    /// What to commit for it, with these offsets done by the same batch. They are done only once that
+    /// [is committed](Self::finish). `is_ending`: no call begins any more.
+    pub(super) fn position(&mut self, is_ending: bool, finished: &[Offset]) -> (Position, bool) {
         let is_clean = is_ending && self.may_be_clean();
         let letter = if is_clean { NONE_BEGUN } else { MAY_HAVE_BEGUN };
-        let (next, pending) = self.window.commit_anyway();
+        let (next, pending) = self.window.commit_with(finished);
         (Position { next, metadata: format!("{letter}{pending}") }, is_clean)
     }
 

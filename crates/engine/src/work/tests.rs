@@ -146,7 +146,7 @@ impl Bench {
         let at = self.out.iter().position(|action| matches!(action, WorkAction::Commit(_)))?;
         let WorkAction::Commit(batch) = self.out.remove(at) else { return None };
         let entries = batch.entries.iter().map(|entry| match entry {
-            Entry::Result(task, said) => (task.turn.name.0[0], words(said)),
+            Entry::Result(task, said, _) => (task.turn.name.0[0], words(said)),
             Entry::Dead { .. } => (0, "dead".to_owned()),
         });
         let position = batch.positions.first().map_or_else(String::new, |(_, position)| {
@@ -190,7 +190,8 @@ impl Bench {
 fn words(said: &Said) -> String {
     match said {
         Said::Started(_) => "started".to_owned(),
-        Said::Deferred(until) => format!("deferred {}", until.0 - 1_000_000),
+        Said::Deferred { until, breaker: true } => format!("breaker {}", until.0 - 1_000_000),
+        Said::Deferred { until, breaker: false } => format!("deferred {}", until.0 - 1_000_000),
         Said::Interrupted { in_doubt: true } => "in doubt".to_owned(),
         Said::Interrupted { in_doubt: false } => "cut".to_owned(),
         Said::Cancelled => "cancelled".to_owned(),
@@ -537,7 +538,7 @@ fn an_open_breaker_sends_tasks_back_until_it_lets_a_probe_through() {
     let until = bench.now + 990;
     bench.read(10, task(10));
     bench.after(5);
-    assert_eq!(bench.commit_all(), said(&[(10, &format!("deferred {until}"))]));
+    assert_eq!(bench.commit_all(), said(&[(10, &format!("breaker {until}"))]));
     assert!(bench.calls().is_empty());
     bench.now = until;
     bench.fresh();

@@ -124,7 +124,7 @@ enum Verdict {
     /// It begins.
     Begin,
     /// It goes back to its lane, not to come again before then.
-    Defer(UnixMillis),
+    Defer(UnixMillis, bool),
     /// It waits until then, or until something ends.
     Wait(Option<Millis>),
 }
@@ -135,7 +135,7 @@ pub(super) enum Next {
     /// Its call begins.
     Begin(At),
     /// It goes back to its lane.
-    Defer(At, UnixMillis),
+    Defer(At, UnixMillis, bool),
     /// Nothing may begin before then, if nothing ends and nothing comes.
     Nothing(Option<Millis>),
 }
@@ -290,8 +290,8 @@ impl Waiting {
                 self.turns.push_back(name);
             }
             if let Some(Some((at, verdict))) = found {
-                if let Verdict::Defer(until) = verdict {
-                    return Next::Defer(at, until);
+                if let Verdict::Defer(until, breaker) = verdict {
+                    return Next::Defer(at, until, breaker);
                 }
                 self.all.open += 1;
                 return Next::Begin(at);
@@ -392,7 +392,7 @@ impl Project {
                     };
                     None
                 }
-                Verdict::Begin | Verdict::Defer(_) => line.waiting.pop_front(),
+                Verdict::Begin | Verdict::Defer(..) => line.waiting.pop_front(),
             };
             if !line.waiting.is_empty() {
                 self.turns.push_back(place.clone());
@@ -428,11 +428,12 @@ impl Project {
             return Verdict::Wait(None);
         };
         let Some((of_project, of_callee)) = shares.of(*partition, name, callee) else {
-            return Verdict::Defer(now.broker);
+            return Verdict::Defer(now.broker, false);
         };
         match line.breaker.gate(now.monotonic) {
             Gate::Open(until) => {
-                return Verdict::Defer(now.broker + until.saturating_sub(now.monotonic));
+                let until = now.broker + until.saturating_sub(now.monotonic);
+                return Verdict::Defer(until, true);
             }
             Gate::Probing => return Verdict::Wait(None),
             Gate::Closed | Gate::Probe => {}

@@ -39,6 +39,8 @@ pub(super) struct Cases<'a> {
     pub(super) connection: Connection,
     pub(super) namespace: String,
     pub(super) config_file: Option<PathBuf>,
+    /// What requests say who asks, if instances of this configuration want to know.
+    pub(super) token: Option<String>,
     pub(super) lanes: u16,
     pub(super) clock: Arc<BrokerClock>,
     pub(super) payload: Payload,

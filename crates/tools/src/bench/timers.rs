@@ -32,10 +32,11 @@ const REQUEST_MAX: Duration = Duration::from_secs(10);
 struct Asker {
     client: Client,
     base: String,
+    token: Option<String>,
 }
 
 impl Asker {
-    fn new(service: &Service) -> Result<Self, Failed> {
+    fn new(service: &Service, token: Option<String>) -> Result<Self, Failed> {
         let base = format!("http://{}", service.http);
         // Not the client of services, which repeats what fails: here each answer is measured.
         // It runs on this machine: a proxy of the environment is for the world outside.
@@ -44,7 +45,7 @@ impl Asker {
             .timeout(REQUEST_MAX)
             .build()
             .map_err(|source| Failed::Http { url: base.clone(), source })?;
-        Ok(Self { client, base })
+        Ok(Self { client, base, token })
     }
 
     fn timer(&self, n: u64) -> String {
@@ -56,8 +57,11 @@ impl Asker {
     fn ask(&self, method: reqwest::Method, url: &str) -> Result<(Duration, String), Failed> {
         let failed = |source| Failed::Http { url: url.to_owned(), source };
         let began = Instant::now();
-        let answer = self.client.request(method, url).send();
-        let text = answer.and_then(Response::text).map_err(failed)?;
+        let mut request = self.client.request(method, url);
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
+        }
+        let text = request.send().and_then(Response::text).map_err(failed)?;
         Ok((began.elapsed(), text))
     }
 }
@@ -92,7 +96,7 @@ impl Cases<'_> {
         let index = self.dir.join("data").join("index");
         let index_bytes = bytes_below(&index);
 
-        let asker = Asker::new(&service)?;
+        let asker = Asker::new(&service, self.token.clone())?;
         let mut wrong = 0;
         let (mut request, mut look_up, mut cancel) =
             (Lateness::new(), Lateness::new(), Lateness::new());
@@ -159,7 +163,7 @@ impl Cases<'_> {
         }
         let began = Instant::now();
         let service = self.start(delivery, Held::Tiers, most)?;
-        let asker = Asker::new(&service)?;
+        let asker = Asker::new(&service, self.token.clone())?;
         // The last of each lane: none of those that were cancelled.
         let of_lane =
             |lane| (0..timers).rev().find(|n| murmur2::partition(&key(*n), self.lanes) == lane);

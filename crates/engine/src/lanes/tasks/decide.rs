@@ -4,6 +4,7 @@
 //! 1. A result counts only for the live turn, while a worker holds it: the caller has checked that.
 //! 2. A turn that was deferred or interrupted is no attempt. An answer "not yet" is none either: it is a round.
 //! 3. While a task is being cancelled only a success ends it in another way.
+//! 4. A task whose body stands in a dead letter has ended: no turn of it can follow.
 
 use super::super::super::header::Code;
 use super::super::super::task::result::{Outcome, TaskResult};
@@ -45,10 +46,18 @@ pub(crate) fn decide(
     policy: Policy<'_>,
     appended: UnixMillis,
 ) -> (Next, bool) {
-    let ended = Progress { held: None, open: false, ..progress };
+    let ended = Progress { held: None, open: false, breaker: false, ..progress };
     let begun = Progress { begun: true, ..ended };
     let known = Progress { interruptions: 0, ..begun };
     let attempt = Progress { attempts: progress.attempts.saturating_add(1), ..known };
+    if result.letter {
+        let is_attempt = !matches!(result.outcome, Outcome::Deferred | Outcome::Interrupted);
+        let after = match is_attempt {
+            true => Progress { failures: progress.failures.saturating_add(1), ..attempt },
+            false => ended,
+        };
+        return (cancelled_or(progress, after, Next::Failed(after, Code::TaskFailed)), is_attempt);
+    }
     let next = match result.outcome {
         Outcome::Started => {
             return (Next::Running(Progress { begun: true, open: true, ..progress }), false);
@@ -57,7 +66,7 @@ pub(crate) fn decide(
         Outcome::Cancelled => Next::Ended(ended, TimerState::Cancelled),
         Outcome::Deferred => {
             let next_at = result.until.unwrap_or(appended).max(appended);
-            Next::Again(Progress { next_at, ..ended })
+            Next::Again(Progress { next_at, breaker: result.breaker, ..ended })
         }
         Outcome::Interrupted => {
             let interruptions = progress.interruptions + u16::from(result.in_doubt);

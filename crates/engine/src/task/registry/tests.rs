@@ -54,7 +54,7 @@ fn a_project_that_was_never_put_has_the_defaults() {
 fn all_fields_are_read() {
     let mut registry = Registry::default();
     let project = r#"{"version":1,"revision":9,"deleted":true,"paused":true,"concurrency":10000,"rate":0.125,
-        "burst":7,"targets":["orders","billing\\..*"],"history":"400d","quota":{"later":[1]}}"#;
+        "burst":7,"create_rate":2.5,"targets":["orders","billing\\..*"],"history":"400d","quota":{"later":[1]}}"#;
     heard(&mut registry, SHOP, Some(project));
     let want = Project {
         revision: 9,
@@ -63,6 +63,8 @@ fn all_fields_are_read() {
         concurrency: 10_000,
         rate: rate(125),
         burst: 7,
+        create_rate: rate(2_500),
+        create_burst: 3,
         targets: Some(vec!["orders".to_owned(), "billing\\..*".to_owned()]),
         history: HISTORY_MAX,
         services: BTreeMap::new(),
@@ -149,7 +151,7 @@ fn every_wrong_field_is_named() {
     let too_long = format!(r#"{{"address":"{longest}a"}}"#);
     let longest = format!(r#"{{"address":"{longest}"}}"#);
     #[rustfmt::skip]
-    let cases: [(&str, &str, &[&str]); 46] = [
+    let cases: [(&str, &str, &[&str]); 48] = [
         (SHOP, "{}",                                           &[]),
         (SHOP, r#"{"rate":null,"targets":null}"#,              &["rate", "targets"]),
         (SHOP, r#"{"concurrency":1,"history":"1h"}"#,          &[]),
@@ -160,6 +162,8 @@ fn every_wrong_field_is_named() {
         (SHOP, r#"{"paused":"yes","history":5}"#,              &["paused", "history"]),
         (SHOP, r#"{"history":"59m"}"#,                         &["history"]),
         (SHOP, r#"{"history":"400d1ms"}"#,                     &["history"]),
+        (SHOP, r#"{"create_burst":5}"#,                       &["create_burst"]),
+        (SHOP, r#"{"create_rate":0}"#,                        &["create_rate"]),
         (SHOP, r#"{"rate":0.001}"#,                            &[]),
         (SHOP, r#"{"rate":1000000,"burst":1}"#,                &[]),
         (SHOP, r#"{"rate":0}"#,                                &["rate"]),
@@ -261,7 +265,9 @@ fn other_keys_are_refused() {
         ("service/a/",        false, true),
         ("service//a",        false, true),
         ("service/a/b/c",     false, true),
-        ("target/orders",     false, false),
+        ("target/orders.A_1", true,  true),
+        ("target/a/b",        false, true),
+        ("target/..",         false, true),
         ("tasks",             false, false),
         ("projects/a",        false, false),
         ("",                  false, false),
@@ -373,7 +379,7 @@ prop_compose! {
         history in HISTORY_MIN.0..=HISTORY_MAX.0,
     ) -> Project {
         let history = Millis(history);
-        Project { revision, is_deleted, paused, concurrency, rate, burst, targets, history, services: BTreeMap::new() }
+        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, targets, history, services: BTreeMap::new() }
     }
 }
 
@@ -447,5 +453,33 @@ proptest! {
             };
             prop_assert_eq!(is_there, *bytes > 0, "{}", key);
         }
+    }
+}
+
+#[test]
+fn a_target_is_paused_by_a_key_of_its_own_and_leaves_projects_alone() {
+    let topic = "orders.Expire_1";
+    let mut registry = Registry::default();
+    let paused =
+        read(&format!("target/{topic}"), Some(br#"{"version":1,"revision":4,"paused":true}"#));
+    registry.apply(paused.expect("sound")).expect("room");
+    assert!(registry.is_target_paused(topic) && !registry.is_target_paused("orders"));
+    assert_eq!(registry.target(topic), TargetTopic { revision: 4, paused: true });
+    assert_eq!((registry.projects().count(), registry.paused_targets().count()), (0, 1));
+    let put = read_request(&format!("target/{topic}"), br#"{"paused":false}"#).expect("sound");
+    assert_eq!(registry.revision_before(&put), 4);
+    registry.apply(put.with_revision(5)).expect("room");
+    assert!(!registry.is_target_paused(topic));
+    registry.apply(read(&format!("target/{topic}"), None).expect("sound")).expect("room");
+    assert_eq!(registry, Registry::default());
+    for (key, body) in [
+        ("target/", "{}"),
+        ("target/..", "{}"),
+        ("target/a b", "{}"),
+        ("target/a/b", "{}"),
+        ("target/a", r#"{"paused":1}"#),
+        ("target/a", r#"{"pause":true}"#),
+    ] {
+        assert!(read_request(key, body.as_bytes()).is_err(), "{key} {body}");
     }
 }

@@ -144,6 +144,8 @@ fn any_result() -> impl Strategy<Value = TaskResult> {
             worker,
             response,
             in_doubt: rest.2,
+            letter: rest.2,
+            breaker: rest.2,
             outcome: Outcome::ALL[rest.0],
         },
     )
@@ -163,14 +165,15 @@ proptest! {
         let is_legal = is_line(&result.error, ERROR_MAX)
             && is_line(&result.worker, WORKER_MAX)
             && result.response.as_ref().is_none_or(|bytes| bytes.len() <= RESPONSE_MAX)
-            && (!result.in_doubt || result.outcome == Outcome::Interrupted);
+            && (!result.in_doubt || result.outcome == Outcome::Interrupted)
+            && (!result.breaker || result.outcome == Outcome::Deferred);
         prop_assert_eq!(read == result, is_legal);
     }
 
     /// What was read is written and read back, and never panics.
     #[test]
     fn made_up_results_do_no_harm(
-        outcome in "started|gone|interrupted|\\PC*", name in "error|worker|until|in_doubt|\\PC*", value in "true|[0-9]{1,21}|\"\\PC*\"",
+        outcome in "started|gone|interrupted|deferred|\\PC*", name in "error|worker|until|in_doubt|letter|breaker|\\PC*", value in "true|[0-9]{1,21}|\"\\PC*\"",
     ) {
         let json = format!(r#"{{"outcome":"{outcome}","{name}":{value}}}"#);
         if let Ok(result) = TaskResult::parse(json.as_bytes()) {

@@ -12,6 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::Blame;
 use crate::window::Window;
 
 const PARTITIONS: usize = 4;
@@ -144,7 +145,7 @@ fn number(turn: &Turn) -> u32 {
 fn kind(said: &Said) -> Option<&'static str> {
     match said {
         Said::Started(_) => None,
-        Said::Deferred(_) => Some("deferred"),
+        Said::Deferred { .. } => Some("deferred"),
         Said::Interrupted { in_doubt: true } => Some("in doubt"),
         Said::Interrupted { in_doubt: false } => Some("cut"),
         Said::Cancelled => Some("cancelled"),
@@ -331,6 +332,11 @@ impl World {
                 sent.is_accepted = true;
             }
             if sent.is_accepted && now >= sent.land_at && !is_gone && !is_frozen {
+                // What Kafka took once it takes again.
+                if now < WRONG && self.luck.one_in(10) && !self.is_told(&sent.batch) {
+                    self.refuse(&sent);
+                    continue;
+                }
                 self.commit(&sent);
                 let answer = if sent.is_answer_lost {
                     WorkEvent::Failed(sent.batch.id)
@@ -356,12 +362,39 @@ impl World {
         }
     }
 
+    /// Whether a result of a batch stands there already.
+    fn is_told(&self, batch: &WorkBatch) -> bool {
+        let told = |entry: &Entry| match entry {
+            Entry::Result(task, said, _) => kind(said).is_some_and(|kind| {
+                let fate = self.fates.get(&number(&task.turn));
+                fate.is_some_and(|fate| fate.said.contains(kind))
+            }),
+            Entry::Dead { .. } => false,
+        };
+        batch.entries.iter().any(told)
+    }
+
+    /// Kafka refuses some entries of a batch, or does not say which, or refuses their topic.
+    fn refuse(&mut self, sent: &Sent) {
+        let entries = sent.batch.entries.len();
+        let named = (0..entries).filter(|_| self.luck.one_in(3)).collect();
+        let blame = [Blame::Record, Blame::Record, Blame::Target][self.luck.below(3) as usize];
+        let refused = Refused { batch: sent.batch.id, named, blame, why: "no".into() };
+        // It is told with the failure.
+        if self.workers[sent.worker].life == sent.life {
+            let at = self.now + 1;
+            for event in [WorkEvent::Refused(refused), WorkEvent::Failed(sent.batch.id)] {
+                self.workers[sent.worker].inbox.push((at, Told::Event(event)));
+            }
+        }
+    }
+
     fn commit(&mut self, sent: &Sent) {
         for (partition, position) in &sent.batch.positions {
             self.positions[usize::from(partition.0)] = Some(position.clone());
         }
         for entry in &sent.batch.entries {
-            let Entry::Result(task, said) = entry else { continue };
+            let Entry::Result(task, said, _) = entry else { continue };
             let n = number(&task.turn);
             let (Some(fate), Some(kind)) = (self.fates.get_mut(&n), kind(said)) else { continue };
             fate.said.insert(kind);

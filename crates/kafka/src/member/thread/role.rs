@@ -88,7 +88,7 @@ pub(super) trait Role: Sized {
         acknowledged: Vec<(BatchId, usize)>,
     );
 
-    /// Kafka refused this of the batch that [`failed`](Self::failed).
+    /// Kafka refused this of the batch that [`failed`](Self::failed), or fails next where the role [goes on](Self::GOES_ON).
     fn refused(&mut self, member: &mut Membership<'_, Self::Rules>, refused: Refused);
 
     /// How long a poll may take, as far as the role knows.

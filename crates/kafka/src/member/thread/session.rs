@@ -345,7 +345,7 @@ impl<'a, R: Role> Session<'a, R> {
             Report::Failed { why, refused, doubted, acknowledged } => {
                 self.member.status.tell(Some(why));
                 if R::GOES_ON {
-                    return self.renew(refused.map(|refused| refused.why));
+                    return self.renew(refused);
                 }
                 self.role.failed(&mut self.member, doubted, acknowledged);
                 if let Some(refused) = refused {

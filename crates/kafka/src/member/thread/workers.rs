@@ -264,8 +264,10 @@ impl Role for Workers<'_> {
         }
     }
 
-    /// The session has logged it. The engine sends the batch again.
-    fn refused(&mut self, _: &mut Member<'_>, _: Refused) {}
+    /// The session has logged it. The engine sends again what it can, and the rest shorter.
+    fn refused(&mut self, member: &mut Member<'_>, refused: Refused) {
+        self.step(member, WorkEvent::Refused(refused));
+    }
 
     fn patience(&self, member: &Member<'_>) -> Duration {
         let until = self.engine.next_tick().map(|at| at.saturating_sub(member.at()));

@@ -9,7 +9,7 @@ use crate::allow::Allow;
 use crate::header;
 use crate::ladder::Ladder;
 use crate::messages::{
-    Action, Answer, Batch, Commit, Destination, Event, HeaderRewrite, Start, Target,
+    Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start, Target,
 };
 use crate::sealed::{self, Submission, WantedCopy, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
@@ -79,6 +79,9 @@ pub(super) struct World {
     /// Records that are in a transaction that lands only if this many more have landed. For kills between two steps.
     pub(super) fails_in: Option<usize>,
     pub(super) hops: usize,
+    /// Whether Kafka refuses a result, and how often it did.
+    pub(super) refuses: fn(&Record) -> bool,
+    pub(super) refused: usize,
 }
 
 pub(super) fn finished() -> TaskResult {
@@ -142,6 +145,8 @@ impl World {
             calls: Vec::new(),
             fails_in: None,
             hops: 0,
+            refuses: |_| false,
+            refused: 0,
             setup,
         };
         world.take_lanes_over();
@@ -497,16 +502,34 @@ impl World {
                         self.kill_worker();
                         return self.start_worker();
                     }
-                    for entry in batch.entries {
-                        match entry {
-                            Entry::Result(task, said) => {
-                                let record =
-                                    sealed::result_record(&self.setup.key, &task, &said, "w");
-                                self.append_result(task.lane, record);
-                            }
-                            Entry::Dead { refusal, .. } => {
-                                self.dead.push((refusal.detail, refusal.code, None));
-                            }
+                    let key = &self.setup.key;
+                    let results = batch.entries.iter().map(|entry| match entry {
+                        Entry::Result(task, said, form) => {
+                            let record = sealed::result_record(key, task, said, "w", *form);
+                            Some((task.lane, record))
+                        }
+                        Entry::Dead { .. } => None,
+                    });
+                    let results: Vec<_> = results.collect();
+                    let is_refused = |of: &Option<(Lane, Record)>| {
+                        of.as_ref().is_some_and(|(_, record)| (self.refuses)(record))
+                    };
+                    let named = (0..results.len()).filter(|nth| is_refused(&results[*nth]));
+                    let named: Vec<usize> = named.collect();
+                    if !named.is_empty() {
+                        self.refused += 1;
+                        let (batch, blame, why) = (batch.id, Blame::Record, "too large".into());
+                        let refused = Refused { batch, named, blame, why };
+                        self.tell_worker(WorkEvent::Refused(refused));
+                        return self.tell_worker(WorkEvent::Failed(batch));
+                    }
+                    for (entry, result) in batch.entries.into_iter().zip(results) {
+                        if let Some((lane, record)) = result {
+                            self.append_result(lane, record);
+                        }
+                        if let Entry::Dead { refusal, record, .. } = entry {
+                            let value = record.value().map(<[u8]>::to_vec);
+                            self.dead.push((refusal.detail, refusal.code, value));
                         }
                     }
                     self.positions.extend(batch.positions);

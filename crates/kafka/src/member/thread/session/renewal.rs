@@ -5,7 +5,6 @@
 //! 2. The thread does not wait for the producer: it goes on polling.
 //! 3. Producers are not renewed more often than every [`EVERY`].
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::Session;
@@ -13,6 +12,7 @@ use crate::member::commit::NotReady;
 use crate::member::rebalance::Error as TakeOver;
 use crate::member::thread::Error;
 use crate::member::thread::role::Role;
+use waterclock_engine::Refused;
 
 /// Between two renewals, at least.
 const EVERY: Duration = Duration::from_millis(500);
@@ -32,10 +32,17 @@ pub(super) struct Renewal {
 
 impl<R: Role> Session<'_, R> {
     /// A batch has failed, and Kafka said this of it.
-    pub(super) fn renew(&mut self, refused: Option<Arc<str>>) {
-        if let Some(why) = refused {
-            let thread = self.member.plan.thread;
-            tracing::error!(thread, %why, "Kafka refuses what this member writes; it is written again");
+    pub(super) fn renew(&mut self, refused: Option<Refused>) {
+        if let Some(refused) = refused {
+            let (thread, Refused { named, blame, why, .. }) = (self.member.plan.thread, &refused);
+            tracing::error!(
+                thread,
+                records = named.len(),
+                ?blame,
+                %why,
+                "Kafka refuses what this member writes; what it has refused is written again by itself"
+            );
+            self.role.refused(&mut self.member, refused);
         }
         self.member.in_flight.clear();
         self.member.committer.ask_ready();

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::WorkParts;
+use waterclock_engine::header::Code;
 use waterclock_engine::messages::DeadLetter;
 use waterclock_engine::sealed::result_record;
 use waterclock_engine::task::result::Outcome;
@@ -31,14 +32,28 @@ impl Flying {
         for letter in self.dead {
             figures.dead_letter(letter.code);
             let DeadLetter { code, detail, topic, partition, offset, .. } = letter;
-            tracing::warn!(
-                code = code.as_str(),
-                detail,
-                %topic,
-                partition,
-                offset = offset.0,
-                "a record that waterclock has not written stood among the tasks; it is a dead letter"
-            );
+            let is_task = code == Code::TaskFailed;
+            let (code, offset) = (code.as_str(), offset.0);
+            if is_task {
+                tracing::error!(
+                    code,
+                    detail,
+                    %topic,
+                    partition,
+                    offset,
+                    "Kafka takes no result with this task's value; the task has failed and is a dead letter. Compare \
+                     max.message.bytes of the topics of results and of tasks (waterclock doctor)"
+                );
+            } else {
+                tracing::warn!(
+                    code,
+                    detail,
+                    %topic,
+                    partition,
+                    offset,
+                    "a record that waterclock has not written stood among the tasks; it is a dead letter"
+                );
+            }
         }
     }
 }
@@ -62,10 +77,10 @@ impl<'a> Writer<'a> {
         let WorkBatch { id, entries, positions } = batch;
         let mut flying = Flying { id, results: Vec::new(), dead: Vec::new() };
         let sends = entries.into_iter().map(|entry| match entry {
-            Entry::Result(task, said) => {
+            Entry::Result(task, said, form) => {
                 flying.results.push(outcome(&said));
                 let key = &self.parts.setup.key;
-                let record = result_record(key, &task, &said, &self.parts.instance);
+                let record = result_record(key, &task, &said, &self.parts.instance, form);
                 let to = Destination::Target(Arc::clone(&self.results));
                 produce(to, task.lane, record, HeaderRewrite::Whole)
             }
@@ -104,7 +119,7 @@ fn produce(to: Destination, lane: Lane, record: Record, rewrite: HeaderRewrite) 
 fn outcome(said: &Said) -> (Outcome, bool) {
     match said {
         Said::Started(_) => (Outcome::Started, false),
-        Said::Deferred(_) => (Outcome::Deferred, false),
+        Said::Deferred { .. } => (Outcome::Deferred, false),
         Said::Interrupted { in_doubt } => (Outcome::Interrupted, *in_doubt),
         Said::Cancelled => (Outcome::Cancelled, false),
         Said::Ended(result) => (result.outcome, false),

@@ -1,0 +1,61 @@
+//! What all changes have in common: the revision that a caller has seen, the write, and the revision that it made.
+
+use std::time::Duration;
+
+use axum::Json;
+use axum::http::{HeaderMap, HeaderValue, header};
+use axum::response::{IntoResponse as _, Response};
+use serde::Serialize;
+
+use super::super::auth::Caller;
+use super::super::problem::Problem;
+use super::super::tasks::Tasks;
+use super::PutError;
+use crate::engine::task::registry::Change;
+
+/// How long Kafka may take to acknowledge a change.
+const PUT_MAX: Duration = Duration::from_secs(15);
+
+/// What an `If-Match` asks for; `*` is refused, since nobody needs it.
+pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
+    let mut all = headers.get_all(header::IF_MATCH).iter();
+    let (first, second) = (all.next(), all.next());
+    let Some(first) = first else { return Ok(None) };
+    let revision = first.to_str().ok().filter(|_| second.is_none()).and_then(|text| {
+        let text = text.trim();
+        text.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
+    });
+    revision.map(Some).ok_or_else(|| {
+        let detail = "want one revision in quotes, as ETag has it: \"7\"";
+        Problem::bad("bad_if_match", "If-Match", detail)
+    })
+}
+
+/// An answer with its revision as `ETag`.
+pub(super) fn with_etag(revision: u64, of: impl Serialize) -> Response {
+    let mut answer = Json(of).into_response();
+    if let Ok(etag) = HeaderValue::try_from(format!("\"{revision}\"")) {
+        answer.headers_mut().insert(header::ETAG, etag);
+    }
+    answer
+}
+
+/// Writes a change.
+pub(super) async fn write(
+    tasks: &Tasks,
+    caller: &Caller,
+    change: Change,
+    revision: Option<u64>,
+) -> Result<u64, Problem> {
+    let key = change.key().to_owned();
+    let put = tokio::time::timeout(PUT_MAX, tasks.projects.put(change, revision)).await;
+    let revision = put.unwrap_or_else(|_| {
+        let detail = format!(
+            "Kafka has not acknowledged the change within {} s; it may be made yet",
+            PUT_MAX.as_secs()
+        );
+        Err(PutError::Unavailable(detail))
+    })?;
+    tracing::info!(key, revision, by = caller.name, "project, service or target changed");
+    Ok(revision)
+}
