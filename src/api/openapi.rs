@@ -9,14 +9,19 @@ use axum::http::header;
 use axum::response::IntoResponse as _;
 use axum::routing::get;
 use utoipa::OpenApi as _;
-use utoipa::openapi::OpenApi;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
+use utoipa::openapi::{Content, OpenApi, RefOr};
 
+use super::problem;
 use super::projects::{self, services, targets};
 use super::tasks::{create, single};
 
 /// Where the document is.
 const PATH: &str = "/openapi.json";
+/// Where a problem is described in it.
+const PROBLEM_SCHEMA: &str = "#/components/schemas/Problem";
+/// What answers and requests are.
+const JSON: &str = "application/json";
 /// The name of the tokens in it.
 const TOKEN: &str = "token";
 
@@ -40,7 +45,7 @@ const TOKEN: &str = "token";
     ),
     // A caller on this machine needs no token while none is configured.
     security((), ("token" = [])),
-    modifiers(&Tokens),
+    modifiers(&Tokens, &Problems),
 )]
 struct Document;
 
@@ -53,13 +58,40 @@ impl utoipa::Modify for Tokens {
     }
 }
 
+/// Says of each problem that it is `application/problem+json`, as it is answered.
+struct Problems;
+
+impl utoipa::Modify for Problems {
+    fn modify(&self, document: &mut OpenApi) {
+        let items = document.paths.paths.values_mut();
+        let operations = items.flat_map(|item| {
+            let of = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
+            of.into_iter().flatten()
+        });
+        let responses = operations.flat_map(|operation| operation.responses.responses.values_mut());
+        for response in responses {
+            let RefOr::T(response) = response else { continue };
+            let is_problem = |content: &RefOr<Content>| match content {
+                RefOr::T(Content { schema: Some(RefOr::Ref(schema)), .. }) => {
+                    schema.ref_location == PROBLEM_SCHEMA
+                }
+                _ => false,
+            };
+            if response.content.get(JSON).is_some_and(is_problem)
+                && let Some(content) = response.content.shift_remove(JSON)
+            {
+                response.content.insert(problem::CONTENT_TYPE.to_owned(), content);
+            }
+        }
+    }
+}
+
 /// The document never changes while a process runs.
 static TEXT: LazyLock<String> =
     LazyLock::new(|| serde_json::to_string(&Document::openapi()).unwrap_or_default());
 
 pub(super) fn router() -> Router {
-    let answer =
-        || async { ([(header::CONTENT_TYPE, "application/json")], TEXT.as_str()).into_response() };
+    let answer = || async { ([(header::CONTENT_TYPE, JSON)], TEXT.as_str()).into_response() };
     Router::new().route(PATH, get(answer))
 }
 

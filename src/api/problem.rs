@@ -8,6 +8,9 @@ use serde_json::{Map, Value, json};
 use super::timers::model::TimersError;
 use crate::engine::task::Wrong;
 
+/// What a problem is sent as.
+pub(super) const CONTENT_TYPE: &str = "application/problem+json";
+
 /// Why a request was not answered.
 #[derive(Debug)]
 pub(super) struct Problem(Box<Body>);
@@ -219,7 +222,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.0.status, Json(self.as_json())).into_response();
         let headers = response.headers_mut();
-        let kind = HeaderValue::from_static("application/problem+json");
+        let kind = HeaderValue::from_static(CONTENT_TYPE);
         headers.insert(header::CONTENT_TYPE, kind);
         if let Some(seconds) = self.0.retry_s {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

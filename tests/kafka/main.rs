@@ -49,6 +49,7 @@ mod starts;
 #[path = "../support/mod.rs"]
 mod support;
 mod targets;
+mod tasks;
 mod timers;
 mod topics;
 mod tracking;

@@ -112,3 +112,31 @@ async fn every_example_of_the_documents_is_taken() {
     }
     assert!(count >= 6, "{count} examples");
 }
+
+/// The answers of an operation, with what each is sent as.
+fn sent_as(operation: &Value) -> BTreeSet<(String, String)> {
+    let responses = operation["responses"].as_object().expect("responses");
+    let of_one = |(status, response): (&String, &Value)| {
+        let kinds = response["content"].as_object().into_iter().flat_map(|content| content.keys());
+        kinds.map(|kind| (status.clone(), kind.clone())).collect::<Vec<_>>()
+    };
+    responses.iter().flat_map(of_one).collect()
+}
+
+#[test]
+fn problems_and_answers_are_described_as_they_are_sent() {
+    let document = document();
+    let paths = document["paths"].as_object().expect("paths").values();
+    let operations = paths.flat_map(|path| path.as_object().expect("methods").values());
+    let mut problems = 0;
+    for (status, kind) in operations.flat_map(sent_as) {
+        let is_problem = status.starts_with(['4', '5']);
+        let want = if is_problem { problem::CONTENT_TYPE } else { JSON };
+        assert_eq!(kind, want, "{status}");
+        problems += usize::from(is_problem);
+    }
+    assert!(problems > 0);
+    // What is not there need not be.
+    let each = &document["components"]["schemas"]["CreatedEach"];
+    assert_eq!(each["required"], json!(["status"]), "{each}");
+}

@@ -113,16 +113,17 @@ pub(in crate::api) async fn batch(
             told.next().unwrap_or_else(|| Err(unsaid())).map(|()| created).map_err(Problem::from)
         });
         match created {
-            Ok(created) => CreatedEach {
+            Ok(Created { task_id, trigger_at }) => CreatedEach {
                 status: StatusCode::CREATED.as_u16(),
-                created: Some(created),
+                task_id: Some(task_id),
+                trigger_at: Some(trigger_at),
                 problem: None,
             },
             Err(problem) => {
                 let problem = problem.as_json();
                 let status = problem.get("status").and_then(Value::as_u64).unwrap_or_default();
                 let status = u16::try_from(status).unwrap_or_default();
-                CreatedEach { status, created: None, problem: Some(problem) }
+                CreatedEach { status, task_id: None, trigger_at: None, problem: Some(problem) }
             }
         }
     };

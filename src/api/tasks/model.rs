@@ -197,9 +197,12 @@ pub struct Created {
 pub struct CreatedEach {
     /// The status that it would have had alone.
     pub status: u16,
-    /// What was created.
-    #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    pub created: Option<Created>,
+    /// As [`Created::task_id`], if it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub task_id: Option<String>,
+    /// As [`Created::trigger_at`], if it was created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trigger_at: Option<u64>,
     /// Why it was not.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<Problem>)]

@@ -1,0 +1,79 @@
+//! A namespace of the version before there were tasks: nothing changes by itself, and no timer is lost by the change.
+
+use serde_json::json;
+use waterclock::engine::ladder::Ladder;
+use waterclock::kafka::meta::{self, LadderInForce, Value};
+use waterclock::kafka::topics::{create, wanted};
+
+use super::{Api, launch, task};
+use crate::support::{Endpoint, Fixture, Log, assert_each_once, now_ms, out, waterclock, whole};
+
+const TIMERS: usize = 400;
+/// How long the timers take, in milliseconds: they are pending over the change.
+const DELAY: u64 = 25_000;
+
+/// What a version without tasks has left.
+fn of_before(test: &str) -> Fixture {
+    let fixture = Fixture::cold(test);
+    let holds = fixture.request.holds.clone().expect("a ladder");
+    let ladder = Ladder::new(&holds, &[], fixture.request.lead_max).expect("a ladder");
+    let specs = wanted(&fixture.names, fixture.lanes(), &ladder, &[], 1, false);
+    create(&fixture.connection, &specs).expect("created");
+    let began = LadderInForce { lanes: fixture.lanes(), holds, draining: Vec::new() };
+    let first = Value::first(began).expect("a secret");
+    meta::write(&fixture.connection, &fixture.names.meta(), &first).expect("in force");
+    fixture
+}
+
+/// `waterclock topics apply --tasks`: its exit code, and what it says.
+fn apply_tasks(fixture: &Fixture) -> (Option<i32>, String) {
+    let mut command = waterclock();
+    command.args(["topics", "apply", "--tasks", "--brokers", &fixture.connection.brokers]);
+    let ended = command.args(["--namespace", fixture.namespace()]).output().expect("it runs");
+    let said = [ended.stdout, ended.stderr].concat();
+    (ended.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+#[test]
+fn tasks_come_into_force_between_two_starts_and_timers_go_on() {
+    let fixture = of_before("tasks-before");
+    let target = fixture.target("out", 2);
+    let mut old = launch(&fixture, "a", "lanes,worker,api").start();
+    let stub = Endpoint::start();
+
+    let producer = fixture.producer();
+    let submitted = now_ms();
+    for n in 0..TIMERS {
+        // Some come up before the change, most after it.
+        let delay = DELAY * (n % 4 + 1) as u64 / 4;
+        let record = out(n.to_string()).key(format!("k{}", n % 31)).delay(delay).to(&target);
+        let record = record.header("x-delay-id", format!("t{n}"));
+        producer.send(&fixture.names.intake(), &record);
+    }
+    producer.acks();
+    let asked = task("shop", &stub, "/ok", "0s");
+    let (status, told) = Api::of(&old).answered("POST", "/v1/tasks/http", Some(&asked));
+    assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
+    assert!(told["detail"].as_str().unwrap_or_default().contains("topics apply --tasks"), "{told}");
+
+    let (code, said) = apply_tasks(&fixture);
+    assert!(code != Some(0) && said.contains("live members"), "{code:?}: {said}");
+    let (status, told) = Api::of(&old).answered("POST", "/v1/tasks/http", Some(&asked));
+    assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
+
+    old.stop_well();
+    let (code, said) = apply_tasks(&fixture);
+    assert_eq!(code, Some(0), "{said}");
+    let mut new = launch(&fixture, "a", "lanes,worker,api").start();
+    let api = Api::of(&new);
+    let id = api.create(&asked);
+    assert_eq!(api.end_of(&id)["task_status"], "finished");
+    assert_eq!(stub.calls_of(&id).len(), 1);
+
+    let mut log = Log::open(&fixture, &target);
+    log.ids(TIMERS);
+    assert_each_once((0..TIMERS).map(|n| n.to_string()), &log.seen);
+    println!("all timers were delivered {} ms after the first submit", now_ms() - submitted);
+    assert_eq!(whole(&fixture, &fixture.names.dead()), [], "nothing is a dead letter");
+    new.stop_well();
+}
