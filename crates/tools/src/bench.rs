@@ -153,8 +153,6 @@ enum Failed {
         #[source]
         source: tasks::AskError,
     },
-    #[error("the calls of a killed worker were not made, or not made again")]
-    NoCalls,
     #[error("waterclock did not find its timers within {seconds} s of its start: {last}")]
     NotFound { seconds: u64, last: String },
     #[error("a reader ended without a word")]

@@ -236,6 +236,9 @@ impl Report {
                 "spike of calls: created {late} ms after it was due, so it shows nothing"
             ));
         }
+        if self.tasks.as_ref().is_some_and(|tasks| !tasks.were_called_again()) {
+            failures.push("killed worker: its calls were not made, or not made again".to_owned());
+        }
         for timers in self.timers.iter().filter(|timers| timers.wrong > 0) {
             failures.push(format!("timers, {}: {} wrong answers", timers.delivery, timers.wrong));
         }

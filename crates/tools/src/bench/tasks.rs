@@ -332,7 +332,7 @@ impl Stage<'_, '_> {
         let to = service.http;
         for id in ids {
             loop {
-                let question = Question::get(&format!("/v1/tasks/{id}"));
+                let question = Question::get(&format!("/v1/tasks/{id}")).naming(1);
                 let make: Make = Arc::new(move |_| question.clone());
                 match self.run("look a task up", closed(to, 1, (0, Until::Count(1)), make)) {
                     Ok(_) => break,
@@ -499,7 +499,7 @@ fn task(path: &str, n: u64, due: UnixMillis) -> serde_json::Value {
 
 /// A request that creates a task.
 fn create(task: &serde_json::Value) -> Question {
-    Question::post("/v1/tasks/http", task.to_string()).creating(1)
+    Question::post("/v1/tasks/http", task.to_string()).naming(1)
 }
 
 /// Requests that create the tasks of these numbers, [`BATCH`] at once.
@@ -517,7 +517,7 @@ fn batch(
         };
         let tasks: Vec<serde_json::Value> = (from..to).map(each).collect();
         let body = serde_json::json!({ "tasks": tasks }).to_string();
-        Question::post("/v1/tasks:batchCreate", body).creating(to.saturating_sub(from))
+        Question::post("/v1/tasks:batchCreate", body).naming(to.saturating_sub(from))
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::super::service::Service;
-use super::figures::Faults;
+use super::figures::{Faults, Killed};
 use super::lines::{Make, Question, Until, closed, paced};
 use super::stub::{CALL, HOLD};
 use super::{EVERY, Failed, LINES, PROJECT, RATE, Stage, WAIT_MAX, create, task};
@@ -33,9 +33,9 @@ impl Stage<'_, '_> {
         self.warm_up(&mut lanes)?;
         self.sleep(JOIN)?;
         let faults = self.pause(&lanes)?;
-        let (killed_calls, [first_ms, last_ms]) = self.killed(&lanes, first)?;
+        let killed = self.killed(&lanes, first)?;
         drop(second);
-        Ok(Faults { killed_calls, called_again_ms: [first_ms, last_ms], ..faults })
+        Ok(Faults { killed, ..faults })
     }
 
     /// Pauses the project while its tasks are called, and ends the pause.
@@ -66,8 +66,7 @@ impl Stage<'_, '_> {
             paused_after_ms: ms(last.saturating_duration_since(asked)),
             went_on_after_ms: ms(went_on),
             check: tally.check,
-            killed_calls: 0,
-            called_again_ms: [0.0; 2],
+            killed: None,
         })
     }
 
@@ -78,8 +77,8 @@ impl Stage<'_, '_> {
         self.run("pause or resume the project", asked).map(drop)
     }
 
-    /// Kills a worker that has calls open: how many it had, and when the first and the last of them was made again, in ms.
-    fn killed(&self, lanes: &Service, worker: Service) -> Result<(usize, [f64; 2]), Failed> {
+    /// Kills a worker that has calls open: how many it had, and when they were made again.
+    fn killed(&self, lanes: &Service, worker: Service) -> Result<Option<Killed>, Failed> {
         self.cases.observer.phase("killing a worker", HELD);
         let now = self.cases.now();
         let make: Make = Arc::new(move |n| {
@@ -89,7 +88,7 @@ impl Stage<'_, '_> {
         });
         self.run("create tasks", closed(lanes.http, 4, (0, Until::Count(HELD)), make))?;
         if !self.wait(WAIT_MAX, || self.stub.count() >= HELD)? {
-            return Err(Failed::NoCalls);
+            return Ok(None);
         }
         let killed = Instant::now();
         worker.kill();
@@ -105,13 +104,13 @@ impl Stage<'_, '_> {
             again
         };
         if of_it.is_empty() || !self.wait(WAIT_MAX, || again().len() == of_it.len())? {
-            return Err(Failed::NoCalls);
+            return Ok(None);
         }
         let again: BTreeSet<Instant> = again().into_values().collect();
         let ms = |at: Option<&Instant>| {
             at.map_or(0.0, |at| at.saturating_duration_since(killed).as_secs_f64() * 1_000.0)
         };
         self.stub.take();
-        Ok((of_it.len(), [ms(again.first()), ms(again.last())]))
+        Ok(Some(Killed { calls: of_it.len(), again_ms: [ms(again.first()), ms(again.last())] }))
     }
 }

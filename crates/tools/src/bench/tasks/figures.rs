@@ -64,10 +64,17 @@ pub(crate) struct Faults {
     /// From the request to go on to the first call.
     pub(super) went_on_after_ms: f64,
     pub(super) check: Check,
-    /// Calls that a worker had open when it was killed.
-    pub(super) killed_calls: usize,
+    /// `None`: the calls of the killed worker were not made, or not made again.
+    pub(super) killed: Option<Killed>,
+}
+
+/// A worker that was killed with calls open.
+#[derive(Debug, Serialize)]
+pub(crate) struct Killed {
+    /// How many.
+    pub(super) calls: usize,
     /// From the kill until the first and the last of them was made again.
-    pub(super) called_again_ms: [f64; 2],
+    pub(super) again_ms: [f64; 2],
 }
 
 /// Resident memory with nothing pending, with tasks, and with as many timers besides.
@@ -116,6 +123,11 @@ impl Tasks {
         (before < 0).then_some(-before)
     }
 
+    /// Whether the calls of a killed worker were made again.
+    pub(crate) fn were_called_again(&self) -> bool {
+        self.faults.killed.is_some()
+    }
+
     /// The rows of the table.
     pub(crate) fn rows(&self) -> Vec<(String, String)> {
         let Self { single, batched, calls, steady, faults, memory, .. } = self;
@@ -123,7 +135,6 @@ impl Tasks {
         let part = |rate: f64, of: f64| format!("{:.3}", ratio(rate, of));
         let row = |what: &str, cell: String| (format!("tasks: {what}"), cell);
         let answer = |of: &Creates| of.answer_ms.map_or_else(String::new, fine);
-        let again = faults.called_again_ms;
         let mut rows = vec![
             row(
                 "single creates, part of requests that look at nothing",
@@ -155,15 +166,17 @@ impl Tasks {
             row("floor at that rate, p50 / p90 / p99 / max ms", spread(steady.floor_ms)),
             row("a pause is in force, ms", format!("{:.0}", faults.paused_after_ms)),
             row("calls go on after a pause, ms", format!("{:.0}", faults.went_on_after_ms)),
-            row(
-                &format!("{} calls of a killed worker again, first / last ms", faults.killed_calls),
-                format!("{:.0} / {:.0}", again[0], again[1]),
-            ),
             row("processor time of a single create, us", format!("{:.0}", single.cpu_us)),
             row("processor time of a batched create, us", format!("{:.0}", batched.cpu_us)),
             row("processor time of a call in a spike, us", format!("{:.0}", calls.cpu_us)),
             row("processor time of a task at the rate, us", format!("{:.0}", steady.cpu_us)),
         ];
+        if let Some(Killed { calls, again_ms: [first, last] }) = &faults.killed {
+            rows.push(row(
+                &format!("{calls} calls of a killed worker again, first / last ms"),
+                format!("{first:.0} / {last:.0}"),
+            ));
+        }
         if let Some((task, timer)) = memory.each() {
             rows.push(row(
                 &format!("memory of each of {} tasks / timers, bytes", memory.pending),

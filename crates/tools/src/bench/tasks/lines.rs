@@ -60,7 +60,7 @@ impl Question {
     }
 
     /// The same, whose answer names so many tasks.
-    pub(super) fn creating(self, tasks: u64) -> Self {
+    pub(super) fn naming(self, tasks: u64) -> Self {
         Self { tasks, ..self }
     }
 }
@@ -305,7 +305,7 @@ mod tests {
     fn an_answer_that_names_too_few_tasks_is_an_error() {
         run(async {
             let stub = Stub::start().await.unwrap();
-            let create: Make = Arc::new(|n| Question::get(&format!("{CALL}{n}")).creating(1));
+            let create: Make = Arc::new(|n| Question::get(&format!("{CALL}{n}")).naming(1));
             let answer = closed(stub.address, 1, (0, Until::Count(1)), create).await;
             assert!(matches!(answer, Err(AskError::Answer { status: StatusCode::OK, .. })));
         });
@@ -316,7 +316,9 @@ mod tests {
         run(async {
             let stub = Stub::start().await.unwrap();
             let mut line = Line::open(stub.address).await.unwrap();
-            let asked = tokio::spawn(async move { line.ask(Question::get("/hold/5")).await });
+            let asked = tokio::spawn(async move {
+                line.ask(Question::post("/hold/5", "body".to_owned())).await
+            });
             while stub.count() == 0 {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Bytes;
 use axum::extract::{Path, State};
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::any;
@@ -66,12 +67,23 @@ impl Drop for Open {
     }
 }
 
-async fn call(State(seen): State<Arc<Seen>>, Path(n): Path<u64>, headers: HeaderMap) -> StatusCode {
+async fn call(
+    State(seen): State<Arc<Seen>>,
+    Path(n): Path<u64>,
+    headers: HeaderMap,
+    _: Bytes,
+) -> StatusCode {
     seen.note(n, &headers);
     StatusCode::OK
 }
 
-async fn hold(State(seen): State<Arc<Seen>>, Path(n): Path<u64>, headers: HeaderMap) -> StatusCode {
+/// It reads the whole body: the server does not see that a caller has gone while there is something to read.
+async fn hold(
+    State(seen): State<Arc<Seen>>,
+    Path(n): Path<u64>,
+    headers: HeaderMap,
+    _: Bytes,
+) -> StatusCode {
     if seen.note(n, &headers) <= 1 {
         let mut open = Open { seen, n, answered: false };
         tokio::time::sleep(HELD).await;
