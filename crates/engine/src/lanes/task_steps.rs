@@ -263,7 +263,11 @@ impl LaneEngine {
         }
         match self.timers.tasks.permit(now, lane, scope, entry.record.size()) {
             Permit::Go(held) => self.dispatch_to(now, entry, held, builder),
-            Permit::Wait => self.timers.tasks.wait(scope, entry),
+            Permit::Wait => {
+                if let Some(other) = self.timers.tasks.wait(scope, entry) {
+                    self.stale(&other);
+                }
+            }
             Permit::PutOff(wait) => self.put_off(now, entry, wait),
             Permit::Deleted => {
                 self.refuse(now, *entry, project_deleted(&task.project));

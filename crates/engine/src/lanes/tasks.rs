@@ -361,16 +361,23 @@ impl Tasks {
         if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, false)) }
     }
 
-    /// A task waits in memory until its scope has a credit.
-    pub(super) fn wait(&mut self, scope: &Scope, entry: Box<PendingRecord>) {
-        let lane = entry.source.lane;
-        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
-            of_lane.waiting += 1;
-            of_lane.bytes += entry.record.size();
-        }
+    /// A task waits in memory until its scope has a credit. Gives back another copy of it that waited there: a result that was
+    /// written twice brings two.
+    #[must_use]
+    pub(super) fn wait(
+        &mut self,
+        scope: &Scope,
+        entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
+        let (lane, size) = (entry.source.lane, entry.record.size());
         let rank = (entry.due, entry.order);
         let before = self.scope(lane, scope).waiting.insert(rank, entry);
-        debug_assert!(before.is_none(), "two tasks of one lane stand at one place");
+        if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
+            let (waited, of_before) = before.as_ref().map_or((0, 0), |of| (1, of.record.size()));
+            of_lane.waiting = (of_lane.waiting + 1).saturating_sub(waited);
+            of_lane.bytes = (of_lane.bytes + size).saturating_sub(of_before);
+        }
+        before
     }
 
     /// Takes those out of memory that may find a credit now, the first due first.
