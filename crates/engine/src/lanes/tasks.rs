@@ -361,19 +361,21 @@ impl Tasks {
         if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, false)) }
     }
 
-    /// A task waits in memory until its scope has a credit. Gives back another copy of it that waited.
+    /// A task waits in memory until its scope has a credit. Gives back another copy of it that waited there: a result that was
+    /// written twice brings two.
+    #[must_use]
     pub(super) fn wait(
         &mut self,
         scope: &Scope,
         entry: Box<PendingRecord>,
     ) -> Option<Box<PendingRecord>> {
-        let (lane, bytes) = (entry.source.lane, entry.record.size());
+        let (lane, size) = (entry.source.lane, entry.record.size());
         let rank = (entry.due, entry.order);
         let before = self.scope(lane, scope).waiting.insert(rank, entry);
         if let Some(of_lane) = self.of_lanes.get_mut(usize::from(lane.0)) {
-            let gone = before.as_ref().map_or(0, |before| before.record.size());
-            of_lane.waiting += usize::from(before.is_none());
-            of_lane.bytes = (of_lane.bytes + bytes).saturating_sub(gone);
+            let (waited, of_before) = before.as_ref().map_or((0, 0), |of| (1, of.record.size()));
+            of_lane.waiting = (of_lane.waiting + 1).saturating_sub(waited);
+            of_lane.bytes = (of_lane.bytes + size).saturating_sub(of_before);
         }
         before
     }

@@ -236,6 +236,36 @@ fn what_is_paused_for_long_costs_little() {
 }
 
 #[test]
+fn two_copies_of_one_task_that_wait_for_a_credit_are_one() {
+    let mut world = World::new(|id, nth| match (id == world::id(1).as_str(), nth) {
+        (true, 0) => (5, failed(500)),
+        (true, _) => (5, finished()),
+        (false, _) => (3_000, finished()),
+    });
+    world.set_registry("service/shop/one", r#"{"address":"http://a.example","concurrency":1}"#);
+    let spec = |retry: &str| {
+        let json =
+            format!(r#"{{"type":"http","project":"shop","group":"g","service":"one"{retry}}}"#);
+        Spec::parse(json.as_bytes()).expect("sound")
+    };
+    let lane = world::id(1).lane_of(world::LANES);
+    let id = world.create_spec(1, 500, &spec(r#","retry":{"count":2,"interval":5}"#), None);
+    world.after(1_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    world.say_last_again(lane);
+    // The others take all credits before it is called again.
+    let others = (2..200).filter(|n| world::id(*n).lane_of(world::LANES) == lane).take(16);
+    others.for_each(|n| drop(world.create_spec(n, 500, &spec(""), None)));
+    world.after(5_000);
+    assert_eq!(world.figures().tasks_waiting, 1, "both copies are one task");
+    world.after(120_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    assert_eq!(world.calls_of(&id).iter().map(|call| call.turn).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!((world.figures().tasks_waiting, world.figures().memory_bytes), (0, 0));
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
 fn a_slow_service_takes_no_more_than_its_credits() {
     let mut world = World::new(|_, _| (60_000, finished()));
     world.set_registry("project/shop", "{}");

@@ -356,6 +356,14 @@ impl World {
         self.append(Source { topic, lane }, record);
     }
 
+    /// What a worker said last in a lane, it says again: it did not hear that it was committed.
+    pub(super) fn say_last_again(&mut self, lane: Lane) {
+        let topic = self.setup.topics.results().expect("in force");
+        let said = self.logs.get(&Source { topic, lane }).and_then(|log| log.last());
+        let (_, record) = said.cloned().expect("something was said");
+        self.append_result(lane, record);
+    }
+
     /// What stands in `<ns>.tasks`.
     pub(super) fn dispatched(&self) -> impl Iterator<Item = &Record> {
         self.tasks.iter().flatten().map(|(_, record)| record)
