@@ -125,8 +125,8 @@ const ROOMS: [&str; 8] =
 /// wait in `targets` for what `verdict` is to say of them.
 #[rustfmt::skip]
 const ENGINE: [&str; 21] = [
-    "ids", "time", "record", "murmur2", "header", "state", "allow", "task", "timers", "ladder", "window", "work", "sealed", "hold",
-    "hop_buffer", "wheel", "setup", "messages", "member", "targets verdict", "lanes",
+    "ids", "time", "record", "murmur2", "header", "state", "allow", "task", "timers", "ladder", "setup", "messages", "window", "work", "sealed",
+    "hold", "hop_buffer", "wheel", "member", "targets verdict", "lanes",
 ];
 /// The same for the modules of `lanes`: parts, below the engine that they are of, and above it the files that join them.
 #[rustfmt::skip]
