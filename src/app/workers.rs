@@ -70,7 +70,11 @@ struct Orders(mpsc::UnboundedSender<Order>);
 impl Calls for Orders {
     fn begin(&self, call: CallId, task: Arc<Task>) {
         // That nobody takes it means that the process stops.
-        let _ = self.0.send(Order::Begin(call, task));
+        let _ = self.0.send(Order::Begin(
+            call,
+            task,
+            tokio::time::Instant::now() + member::SEND_WITHIN,
+        ));
     }
 
     fn cut(&self, call: CallId) {

@@ -84,12 +84,17 @@ impl Caller {
         Ok(Self { client: client.build()?, guard, secrets, registry, clock, worker })
     }
 
-    /// Makes the call of a task.
-    pub(super) async fn call(&self, task: &Arc<Task>) -> Box<CallEnd> {
+    /// Makes the call of a task, or none if it is later than `by` when it would be sent.
+    pub(super) async fn call(&self, task: &Arc<Task>, by: Instant) -> Box<CallEnd> {
         let (started, since) = ((self.clock)(), Instant::now());
         let registry = Arc::clone(&self.registry.borrow());
         let prepared = request::prepare(task, &registry, &self.guard, &self.secrets, started);
         let End { mut result, is_away } = match prepared {
+            Ok(_) if Instant::now() > by => {
+                let mut result = TaskResult::new(Outcome::Deferred);
+                result.until = Some((self.clock)());
+                End { result, is_away: false }
+            }
             Ok(prepared) => self.make(prepared).await,
             Err(Refused { code, detail }) => {
                 let mut result = TaskResult::new(Outcome::Failed);

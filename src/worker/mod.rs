@@ -24,6 +24,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
+use tokio::time::Instant;
 use url::Url;
 
 use crate::engine::UnixMillis;
@@ -41,8 +42,9 @@ use call::Caller;
 /// What is to be done.
 #[derive(Debug)]
 pub enum Order {
-    /// Make the call of this task.
-    Begin(CallId, Arc<Task>),
+    /// Make the call of this task. What is not on its way by that time is not sent: the process stood still, and its task may be
+    /// another worker's.
+    Begin(CallId, Arc<Task>, Instant),
     /// Stop it at once, and tell nothing of it any more. If it ended a moment before, its end may be in the channel already.
     Cut(CallId),
 }
@@ -113,7 +115,7 @@ impl Calls {
         loop {
             tokio::select! {
                 order = orders.recv() => match order {
-                    Some(Order::Begin(call, task)) => self.begin(call, task),
+                    Some(Order::Begin(call, task, by)) => self.begin(call, task, by),
                     Some(Order::Cut(call)) => self.cut(call),
                     None => break,
                 },
@@ -130,9 +132,9 @@ impl Calls {
         telemetry::calls_open(0);
     }
 
-    fn begin(&mut self, call: CallId, task: Arc<Task>) {
+    fn begin(&mut self, call: CallId, task: Arc<Task>, by: Instant) {
         let caller = Arc::clone(&self.caller);
-        let running = self.running.spawn(async move { (call, caller.call(&task).await) });
+        let running = self.running.spawn(async move { (call, caller.call(&task, by).await) });
         self.open.insert(call, running);
     }
 

@@ -1,7 +1,7 @@
 use std::io;
 use std::net::IpAddr;
 use std::sync::atomic::Ordering::SeqCst;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -87,7 +87,15 @@ impl Worker {
 
     fn begin(&self, task: &Arc<Task>) -> CallId {
         let call = CallId(self.next.replace(self.next.get() + 1));
-        self.order(Order::Begin(call, Arc::clone(task)));
+        self.order(Order::Begin(call, Arc::clone(task), Instant::now() + Duration::from_secs(60)));
+        call
+    }
+
+    /// A call that should have been on its way by now.
+    fn begin_late(&self, task: &Arc<Task>) -> CallId {
+        let call = CallId(self.next.replace(self.next.get() + 1));
+        let by = Instant::now() - Duration::from_millis(1);
+        self.order(Order::Begin(call, Arc::clone(task), by));
         call
     }
 
@@ -146,6 +154,17 @@ fn seen(end: &CallEnd) -> (Option<u16>, Outcome, String, bool) {
     let error = end.result.error.as_deref().unwrap_or_default();
     let code = error.split(':').next().unwrap_or_default().to_owned();
     (end.result.status, end.result.outcome, code, end.is_away)
+}
+
+/// A process that stood still may not make the calls that it had begun: another worker may have their tasks by now.
+#[test]
+fn a_call_that_is_not_on_its_way_in_time_is_not_made() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let call = worker.begin_late(&to(&stub, "/ok", json!({})));
+    let ended = worker.end();
+    assert_eq!((ended.call, ended.end.result.outcome), (call, Outcome::Deferred));
+    assert_eq!(worker.call(&to(&stub, "/ok", json!({}))).result.outcome, Outcome::Finished);
+    assert_eq!(stub.requests().len(), 1);
 }
 
 #[test]

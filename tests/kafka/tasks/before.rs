@@ -20,7 +20,7 @@ fn of_before(test: &str) -> Fixture {
     let specs = wanted(&fixture.names, fixture.lanes(), &ladder, &[], 1, false);
     create(&fixture.connection, &specs).expect("created");
     let began = LadderInForce { lanes: fixture.lanes(), holds, draining: Vec::new() };
-    let first = Value::first(began).expect("a secret");
+    let first = Value::first(began, false).expect("a secret");
     meta::write(&fixture.connection, &fixture.names.meta(), &first).expect("in force");
     fixture
 }

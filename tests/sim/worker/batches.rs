@@ -42,7 +42,7 @@ impl World {
         let name = format!("worker {worker}");
         let mut records = Vec::new();
         for entry in entries {
-            let Entry::Result(task, said) = entry else {
+            let Entry::Result(task, said, form) = entry else {
                 return self.breach("model", "a worker has read what nobody wrote".to_owned());
             };
             if self.mutation == Some(Mutation::OffsetsWithoutResults) && self.chance.percent(20) {
@@ -65,13 +65,13 @@ impl World {
             };
             self.count(match &said {
                 Said::Started(_) => "results: started",
-                Said::Deferred(_) => "results: deferred",
+                Said::Deferred { .. } => "results: deferred",
                 Said::Interrupted { in_doubt: true } => "results: in doubt",
                 Said::Interrupted { in_doubt: false } => "results: cut",
                 Said::Cancelled => "results: cancelled",
                 Said::Ended(_) => "results: ended",
             });
-            let record = sealed::result_record(&self.plan.setup.key, &task, &said, &name);
+            let record = sealed::result_record(&self.plan.setup.key, &task, &said, &name, form);
             let results = self.plan.setup.topics.results();
             let Some(topic) = results.map(|of| self.plan.setup.topics.name(of).clone()) else {
                 return self.breach("model", "there is no topic for results".to_owned());

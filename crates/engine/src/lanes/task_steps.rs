@@ -167,7 +167,14 @@ impl LaneEngine {
         if entry.turn() != Some(0) {
             return self.stale(&entry);
         }
-        // The index has lost it.
+        // It has ended, and somebody who may write to a tier has copied it; or the index has lost it.
+        match self.timers.past.recalled((entry.source.lane, timer_id)) {
+            None => return self.wait_for_past(now, entry, timer_id),
+            Some(Some(ended)) if !ended.version.is_before(entry.version()) => {
+                return self.stale(&entry);
+            }
+            Some(_) => {}
+        }
         match self.begin_task(now, &mut entry, timer_id, None) {
             Ok(()) => self.route(now, entry),
             Err(refusal) => self.refuse(now, *entry, refusal),

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::breaker::{Breaker, Gate};
-use super::{Callee, Now, Scope, Shares, Task};
+use super::{Callee, Now, PUT_OFF, Scope, Shares, Task};
 use crate::task::bucket::{Bucket, Rate};
 use crate::task::scope::Limits;
 use crate::{Lane, Millis, Offset, UnixMillis};
@@ -428,7 +428,8 @@ impl Project {
             return Verdict::Wait(None);
         };
         let Some((of_project, of_callee)) = shares.of(*partition, name, callee) else {
-            return Verdict::Defer(now.broker, false);
+            // The lane has not heard of it yet.
+            return Verdict::Defer(now.broker + PUT_OFF, false);
         };
         match line.breaker.gate(now.monotonic) {
             Gate::Open(until) => {

@@ -22,8 +22,9 @@ use waterclock_engine::work::{CallEnd, CallId, WorkLimits};
 use waterclock_engine::{Millis, Setup};
 use waterclock_telemetry::WorkerFigures;
 
-/// What a worker may be silent in a session: it begins no call later than this before the session ends.
-const SILENT: Duration = Duration::from_secs(2);
+/// What a worker may be silent in a session: it begins no call later than this before the session ends. So a call that is not on
+/// its way so long after it began must not be sent: the process stood still, and its task may be another worker's.
+pub const SEND_WITHIN: Duration = Duration::from_secs(2);
 /// What of a hand-over or a stop is kept for the commit of what was cut.
 const COMMIT_WITHIN: Duration = Duration::from_millis(1_500);
 /// `batch.size` of a worker's producers: below Kafka's own default of `max.message.bytes`.
@@ -72,7 +73,7 @@ impl WorkerPlan {
         WorkLimits {
             calls: self.calls,
             bytes: self.memory_bytes,
-            fresh: millis(self.session_timeout.saturating_sub(SILENT)),
+            fresh: millis(self.session_timeout.saturating_sub(SEND_WITHIN)),
             commit_within: millis(COMMIT_WITHIN),
         }
     }

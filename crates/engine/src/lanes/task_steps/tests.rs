@@ -414,6 +414,21 @@ fn what_is_forged_or_stands_elsewhere_harms_no_task() {
 }
 
 #[test]
+fn a_copy_of_what_stood_in_a_tier_is_not_called_once_more() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let id = world.create(1, 60_000, "");
+    world.after(70_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert!(world.copy_tiers() > 0, "it was in a tier");
+    world.after(120_000);
+    world.take_lanes_over();
+    world.copy_tiers();
+    world.after(120_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+}
+
+#[test]
 fn a_body_that_was_changed_on_its_way_is_seen() {
     let world = World::new(|_, _| (5, finished()));
     let id = world::id(1);

@@ -350,7 +350,25 @@ impl World {
         Offset(log.len() as i64 - 1)
     }
 
-    /// Appends to `<ns>.results`, by whoever may write there.
+    /// Appends every record of the tiers to its tier once more, by somebody who may write there.
+    pub(super) fn copy_tiers(&mut self) -> usize {
+        let tiers: Vec<Source> = self
+            .logs
+            .keys()
+            .copied()
+            .filter(|at| self.setup.topics.tier_of(at.topic).is_some())
+            .collect();
+        let mut count = 0;
+        for at in tiers {
+            let log = self.logs.get_mut(&at).expect("a key of it");
+            let copies: Vec<_> = log.iter().map(|(_, record)| (self.now, record.clone())).collect();
+            count += copies.len();
+            log.extend(copies);
+        }
+        count
+    }
+
+    /// Appends to `<ns>.results`, by somebody who may write there.
     pub(super) fn append_result(&mut self, lane: Lane, record: Record) {
         let topic = self.setup.topics.results().expect("in force");
         self.append(Source { topic, lane }, record);
