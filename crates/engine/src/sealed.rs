@@ -2,7 +2,7 @@
 //!
 //! | function | writes to |
 //! |---|---|
-//! | [`submit`], [`cancel`], [`retry`] | `<ns>.intake`, in the lane of the task's id |
+//! | [`submit`], [`cancel`], [`retry`](retry()) | `<ns>.intake`, in the lane of the task's id |
 //! | the lanes | `<ns>.tasks` |
 //! | [`result_record`] | `<ns>.results`, in the lane that the task came from |
 //!

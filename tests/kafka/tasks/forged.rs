@@ -140,7 +140,8 @@ fn a_body_that_was_not_submitted_is_never_sent() {
         let seen = api.answered("GET", &format!("/v1/tasks/{id}"), None).1;
         if seen["task_status"] == "failed" { Ok(seen) } else { Err(seen.to_string()) }
     });
-    let error = seen["attempts"][0]["error"].as_str().or(seen["code"].as_str()).unwrap_or_default();
+    let error =
+        seen["attempts"][0]["error"].as_str().or_else(|| seen["code"].as_str()).unwrap_or_default();
     assert!(error.starts_with("bad_task"), "{seen}, {} ms after the start", now_ms() - since);
     assert_eq!(stub.connections(), 0);
     lanes.stop_well();

@@ -1,6 +1,7 @@
 //! A worker's commits: results, offsets, the end of the transaction; and what goes wrong between two of these steps.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use waterclock::engine::member::Timing;
 use waterclock::engine::task::result::Outcome;
@@ -73,7 +74,7 @@ impl World {
             });
             let record = sealed::result_record(&self.plan.setup.key, &task, &said, &name, form);
             let results = self.plan.setup.topics.results();
-            let Some(topic) = results.map(|of| self.plan.setup.topics.name(of).clone()) else {
+            let Some(topic) = results.map(|of| Arc::clone(self.plan.setup.topics.name(of))) else {
                 return self.breach("model", "there is no topic for results".to_owned());
             };
             let partition = i32::from(task.lane.0);

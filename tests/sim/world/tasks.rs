@@ -110,12 +110,12 @@ impl World {
             Act::Create(index) => {
                 let record = self.creation(index);
                 self.tasks.created.entry(index).or_insert_with(|| record.clone());
-                self.to_intake(index, record);
+                self.append_to_intake(index, record);
             }
             Act::Replay(index) => {
                 if let Some(record) = self.tasks.created.get(&index).cloned() {
                     self.count("creations replayed");
-                    self.to_intake(index, record);
+                    self.append_to_intake(index, record);
                 }
             }
             Act::Cancel(index) => {
@@ -124,7 +124,7 @@ impl World {
                     let now = self.api_now();
                     let id = &self.tasks.drafts[index].id;
                     let record = sealed::cancel(&self.plan.setup.key, now, id);
-                    self.to_intake(index, record);
+                    self.append_to_intake(index, record);
                 }
             }
             Act::Copy(luck) => self.copy_some(luck),
@@ -151,7 +151,7 @@ impl World {
         sealed::submit(&self.plan.setup.key, self.api_now(), &submission)
     }
 
-    fn to_intake(&mut self, index: usize, record: Record) {
+    fn append_to_intake(&mut self, index: usize, record: Record) {
         let lane = self.tasks.drafts[index].id.lane_of(self.plan.setup.lanes);
         let place = Place { topic: self.lane_topics[0], partition: i32::from(lane.0) };
         if let Err(refusal) = self.broker.produce(self.at, None, place, record) {

@@ -250,7 +250,7 @@ fn two_copies_of_one_task_that_wait_for_a_credit_are_one() {
     };
     let lane = world::id(1).lane_of(world::LANES);
     let id = world.create_spec(1, 500, &spec(r#","retry":{"count":2,"interval":5}"#), None);
-    world.after(1_000);
+    world.after(2_000);
     assert_eq!(world.calls_of(&id).len(), 1);
     world.say_last_again(lane);
     // The others take all credits before it is called again.
