@@ -183,7 +183,8 @@ fn the_python_program_of_the_callback_cookbook() {
     let in_seconds = |seconds| (now + SignedDuration::from_secs(seconds)).to_string();
     let reminds = now_ms() + 1_000;
     shop.run(&["coupon", "customer-7", "coupon-5", &in_seconds(60), "58"]);
-    shop.run(&["coupon", "customer-8", "coupon-6", &in_seconds(-5), "60"]);
+    let told = shop.program.fails(&["coupon", "customer-8", "coupon-6", &in_seconds(-5), "60"]);
+    assert!(told.contains("want a time after the task is due"), "it has ended: {told}");
     let began = now_ms();
     shop.run(&["coupon", "customer-9", "coupon-7", &in_seconds(3 * 86_400), "86400"]);
     let ahead = began - minute + 2 * day..=now_ms() + 2 * day;

@@ -65,8 +65,11 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
     // A call of a task, to the process itself.
     let url = format!("http://{}/health/live", process.address().expect("it serves"));
     let task = json!({"project": "p", "url": url, "method": "GET", "delay": "0s"});
-    let told = ask(&process, "POST", "/v1/tasks/http", Some(&task));
-    assert_eq!(told.status, 201, "{}", told.body);
+    // Ready for records; that it has read of projects may take a second more.
+    eventually("a task is created", || {
+        let told = ask(&process, "POST", "/v1/tasks/http", Some(&task));
+        if told.status == 201 { Ok(()) } else { Err(told.body.to_string()) }
+    });
     let producer = fixture.producer();
     let intake = fixture.names.intake();
     for n in 0..20 {

@@ -279,7 +279,9 @@ fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode
     let tier = fixture.names.tier(Millis(10_000));
     // Long enough for what it says meanwhile to be seen.
     let slow = "take_over_waits=sleep(2500)";
-    let mut process = fixture.launch(mode).env("FAILPOINTS", slow).start();
+    let launch = fixture.launch(mode).env("FAILPOINTS", slow);
+    // A worker takes partitions over, too.
+    let mut process = launch.env("WATERCLOCK_ROLES", "lanes,api").start();
     let producer = fixture.producer();
     // Written and deleted between two looks.
     process.freeze();
@@ -299,7 +301,7 @@ fn records_that_are_deleted_under_it_leave_nobody_ready_without_lanes(mode: Mode
     });
     // Meanwhile it said what it does, with how many partitions, and for how long by then.
     let is_take_over = |body: &&String| {
-        body.contains("takes 18 partitions over, for ")
+        body.contains("takes 24 partitions over, for ")
             && body.contains(" s by now: asking where the logs begin and end")
     };
     assert!(said.iter().filter(is_take_over).count() >= 2, "{said:#?}");

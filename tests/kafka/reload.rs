@@ -28,7 +28,7 @@ fn what_is_no_longer_allowed_when_it_fires_is_a_dead_letter(mode: Mode) {
     assert!(process.log().contains("got 0, want 1 to 64"), "all errors are told");
     write(&format!("allow = ['{kept}']\nmax-delay = '1d'"));
     process.hang_up();
-    process.wait_until_logged(Duration::from_secs(10), "its allow-lists are in force");
+    process.wait_until_logged(Duration::from_secs(10), "its allow-lists and tokens are in force");
     process.wait_until_logged(Duration::from_secs(10), "max-delay");
 
     let dead = Log::open(&fixture, &fixture.names.dead()).count(1).to_vec();

@@ -57,7 +57,9 @@ fn a_take_over_that_is_long_says_in_the_log_how_far_it_is() {
     let fixture = Fixture::new("starts-slow");
     // One question to Kafka is answered after 10 s.
     let slow = "take_over_waits=1*sleep(10000)->off";
-    let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", slow).spawn();
+    let process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", slow);
+    // A worker takes partitions over, too.
+    let mut process = process.env("WATERCLOCK_ROLES", "lanes,api").spawn();
     process.wait_until_logged(PATIENCE, "taking lanes over");
     process.wait_until_ready();
     let log = process.log();
@@ -67,7 +69,7 @@ fn a_take_over_that_is_long_says_in_the_log_how_far_it_is() {
         log[begins..ends].lines().filter(|line| line.contains("still taking lanes over")).collect();
     assert!(said.len() >= 2, "at least every 5 s: {log}");
     for line in said {
-        let fields = ["partitions=12 ", "step=\"asking where the logs begin and end\"", "took="];
+        let fields = ["partitions=15 ", "step=\"asking where the logs begin and end\"", "took="];
         assert!(fields.iter().all(|field| line.contains(field)), "{line}");
     }
     process.stop_well();

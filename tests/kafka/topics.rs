@@ -143,8 +143,8 @@ fn apply_makes_what_check_accepts_and_a_second_one_changes_nothing() {
 
     let in_force = check(&corner.connection, &corner.with(None, None)).unwrap();
     let ns = &corner.request.namespace;
-    let want = ["intake", "intake.eu", "delay.1s", "delay.1m"].map(|name| format!("{ns}.{name}"));
-    assert_eq!(in_force.topics, want);
+    let want = ["intake", "intake.eu", "delay.1s", "delay.1m", "results"];
+    assert_eq!(in_force.topics, want.map(|name| format!("{ns}.{name}")));
     assert_eq!((in_force.lanes, in_force.tasks, in_force.notes), (2, true, vec![]));
 
     let second = apply(&corner.connection, &corner.with(None, None)).unwrap();

@@ -132,13 +132,6 @@ impl Fixture {
         self.make_topic(self.name(name), partitions, replication, settings)
     }
 
-    /// One of the namespace's own topics, which `topics apply` did not make.
-    pub fn own_topic(&self, name: &str, partitions: i32) -> String {
-        let topic = format!("{}.{name}", self.namespace());
-        let settings = [("message.timestamp.type", "LogAppendTime"), ("retention.ms", "-1")];
-        self.make_topic(topic, partitions, TopicReplication::Fixed(-1), &settings)
-    }
-
     fn make_topic(
         &self,
         topic: String,

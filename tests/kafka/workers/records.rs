@@ -50,11 +50,10 @@ pub(super) fn id_of(record: &Record) -> String {
 impl<'a> Tasks<'a> {
     /// The topics of a namespace that has tasks.
     pub(super) fn new(fixture: &'a Fixture) -> Self {
-        let lanes = i32::from(fixture.lanes());
         Self {
             fixture,
-            tasks: fixture.own_topic("tasks", lanes),
-            results: fixture.own_topic("results", lanes),
+            tasks: fixture.names.tasks(),
+            results: fixture.names.results(),
             producer: fixture.client().create().expect("a producer"),
         }
     }
