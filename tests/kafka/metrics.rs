@@ -64,7 +64,7 @@ fn every_metric_is_there_with_a_value_that_makes_sense() {
     process.wait_until_ready();
     // A call of a task, to the process itself.
     let url = format!("http://{}/health/live", process.address().expect("it serves"));
-    let task = json!({"project": "p", "url": url, "method": "GET", "delay": "0s"});
+    let task = json!({"project": "p", "group": "g", "url": url, "method": "GET", "delay": "0s"});
     // Ready for records; that it has read of projects may take a second more.
     eventually("a task is created", || {
         let told = ask(&process, "POST", "/v1/tasks/http", Some(&task));
