@@ -333,7 +333,9 @@ impl World {
     }
 
     fn tell_recalled(&mut self, slot: usize, lane: i32, timers: Vec<TimerId>) {
-        let forgets = self.mutation == Some(Mutation::ForgetsEnded);
+        // A copy of a task that has ended is seen twice: by its turn, and by what the index remembers.
+        let forgets =
+            matches!(self.mutation, Some(Mutation::ForgetsEnded | Mutation::RevivesCopies));
         let index = self.members[slot].disk.lanes.get(&lane).filter(|_| !forgets);
         let ended = |timer_id: TimerId| {
             let timer = index.and_then(|index| index.timers.get(&timer_id));
