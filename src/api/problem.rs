@@ -108,7 +108,7 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 69] = [
+const TITLES: [(&str, &str); 70] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
     ("bad_base64",        "not base64"),
     ("bad_batch",         "a batch must have 1 to 1000 timers"),
@@ -157,6 +157,7 @@ const TITLES: [(&str, &str); 69] = [
     ("not_retryable",     "the task cannot be retried"),
     ("not_tracked",       "timers are not tracked here"),
     ("not_utf8",          "not UTF-8"),
+    ("over_create_rate",  "the project creates too many tasks"),
     ("payload_gone",      "the payload of the task is gone"),
     ("project_deleted",   "the project was deleted"),
     ("project_denied",    "the token does not cover this"),

@@ -240,7 +240,7 @@ fn two_copies_of_one_task_that_wait_for_a_credit_are_one() {
     let mut world = World::new(|id, nth| match (id == world::id(1).as_str(), nth) {
         (true, 0) => (5, failed(500)),
         (true, _) => (5, finished()),
-        (false, _) => (3_000, finished()),
+        (false, _) => (30_000, finished()),
     });
     world.set_registry("service/shop/one", r#"{"address":"http://a.example","concurrency":1}"#);
     let spec = |retry: &str| {
@@ -258,7 +258,7 @@ fn two_copies_of_one_task_that_wait_for_a_credit_are_one() {
     others.for_each(|n| drop(world.create_spec(n, 500, &spec(""), None)));
     world.after(5_000);
     assert_eq!(world.figures().tasks_waiting, 1, "both copies are one task");
-    world.after(120_000);
+    world.after(600_000);
     assert_eq!(world.state(&id), Some(TimerState::Delivered));
     assert_eq!(world.calls_of(&id).iter().map(|call| call.turn).collect::<Vec<_>>(), [1, 2]);
     assert_eq!((world.figures().tasks_waiting, world.figures().memory_bytes), (0, 0));
