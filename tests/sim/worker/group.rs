@@ -211,7 +211,12 @@ impl World {
         let of = &self.workers[worker];
         if matches!(of.phase, Phase::Taking | Phase::Running) {
             let beat = WorkerRequest::Beat(of.name.clone(), of.generation, self.at);
-            self.worker_asks_for(worker, beat);
+            return self.worker_asks_for(worker, beat);
+        }
+        // It stood still while it waited for its share, and the group went on without it.
+        let was_put_out = self.at > of.heard + WORKER_SESSION;
+        if of.phase == Phase::Joining && was_put_out && !self.broker.workers.knows(&of.name) {
+            self.worker_joins(worker);
         }
     }
 
