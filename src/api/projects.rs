@@ -25,14 +25,14 @@ use super::timers::model::Soon;
 use super::timers::no_such_method;
 use super::timers::params::Query;
 use crate::engine::task::Wrong;
-use crate::engine::task::registry::{Change, Project, Registry, Service, is_name, read_request};
+use crate::engine::task::registry::{Change, Project, Registry, Service, is_name};
 
 mod changes;
 pub mod model;
 pub(super) mod services;
 pub(super) mod targets;
 
-use changes::{if_match, with_etag, write};
+use changes::{asked_for, if_match, with_etag, write};
 use model::{
     Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
 };
@@ -259,9 +259,7 @@ async fn put_any(
     caller.may(Role::Admin)?;
     caller.may_name(named.project)?;
     let revision = if_match(headers)?;
-    let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
-    let change =
-        read_request(&named.key(), &body).map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
+    let change = asked_for(&named.key(), body)?;
     if named.service.is_some() {
         let service: ServiceSettings = settings(&change)?;
         let detail = match Url::parse(&service.address) {
@@ -272,8 +270,7 @@ async fn put_any(
             return Err(Problem::wrong_fields(&[Wrong { at: "address".to_owned(), detail }]));
         }
     }
-    let revision = write(&tasks, caller, change, revision).await?;
-    Ok(with_etag(revision, Changed { revision }))
+    write(&tasks, caller, change, revision).await
 }
 
 /// Deletes a project: it takes no more tasks, and those that wait end.
@@ -323,8 +320,7 @@ async fn change_project(
     let revision = asked.unwrap_or(project.revision);
     change(&mut project);
     let change = Change::of_project(named.project, project);
-    let revision = write(tasks, caller, change, Some(revision)).await?;
-    Ok(with_etag(revision, Changed { revision }))
+    write(tasks, caller, change, Some(revision)).await
 }
 
 /// What is behind a colon in the path of a project.

@@ -25,7 +25,7 @@ const ENTRIES_MAX: usize = 1_000;
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CallbacksConfig {
     /// Networks that workers may call though they are not public, as CIDRs or single addresses. Without an entry here, a
-    /// task reaches no loopback, private, link-local or other special address, whoever names it.
+    /// task reaches no loopback, private, link-local or other special address, in whatever way a URL names it.
     ///
     /// Default: empty. Range: at most 1000 networks, such as `10.0.0.0/8` or `fd00::/8`.
     pub networks: Vec<String>,

@@ -7,7 +7,7 @@
 //! 1. An offset is committed as done only in the batch that carries what became of its task, or in a later one.
 //! 2. Of a task that its owner before may have begun to call, no call begins here: it is reported as in doubt.
 //! 3. A call begins only while this member surely has its partitions ([`WorkLimits::fresh`] after a sign of that), and only once a
-//!    position is committed which says that calls may have begun. So whoever says of a turn "it was never called" is right.
+//!    position is committed which says that calls may have begun. So a worker that says of a turn "it was never called" is right.
 //! 4. No call outlives its assignment.
 //! 5. What has ended and is not committed is never dropped in an assignment: it goes again. What Kafka refuses goes by itself and
 //!    shorter, and holds up no other ([`refused`]).
@@ -659,7 +659,7 @@ impl WorkEngine {
             return;
         }
         if self.ending.is_some() {
-            // It stays pending behind its task: whoever reads the one reads the other.
+            // It stays pending behind its task: a worker that reads the one reads the other.
             return;
         }
         let place = self.places.get(&turn);

@@ -12,7 +12,7 @@ use super::super::problem::Problem;
 use super::super::tasks::Tasks;
 use super::super::tasks::model::Problem as ProblemBody;
 use super::super::timers::no_such_method;
-use super::changes::{if_match, with_etag, write};
+use super::changes::{if_match, write};
 use super::model::{Changed, ServiceSettings};
 use super::{Answered, Named, put_any};
 use crate::engine::task::registry::{Change, Service};
@@ -95,8 +95,7 @@ async fn change_service(
     let service = registry.service(named.project, name).cloned().ok_or_else(|| no_service(name))?;
     let revision = asked.unwrap_or(service.revision);
     let change = Change::of_service(named.project, name, change(service));
-    let revision = write(tasks, caller, change, Some(revision)).await?;
-    Ok(with_etag(revision, Changed { revision }))
+    write(tasks, caller, change, Some(revision)).await
 }
 
 /// What is behind a colon in the path of a service.

@@ -15,9 +15,9 @@ use super::super::tasks::model::Problem as ProblemBody;
 use super::super::timers::no_such_method;
 use super::super::timers::params::Query;
 use super::Answered;
-use super::changes::{if_match, with_etag, write};
+use super::changes::{asked_for, if_match, with_etag, write};
 use super::model::{Changed, TargetList, TargetSettings, TargetView};
-use crate::engine::task::registry::{Change, TargetTopic, is_topic, read_request};
+use crate::engine::task::registry::{Change, TargetTopic, is_topic};
 
 /// Begins the path of one target.
 const TARGETS: &str = "/v1/targets/";
@@ -39,7 +39,7 @@ fn named<'u>(uri: &'u Uri, end: &str) -> Result<&'u str, Problem> {
     Err(Problem::bad("bad_name", "path.topic", detail))
 }
 
-/// Topics are of no project, so whoever looks at them or changes them needs a token of all projects.
+/// Topics are of no project, so a caller that looks at them or changes them needs a token of all projects.
 fn permitted(caller: &Caller, role: Role) -> Result<(), Problem> {
     caller.may(role)?;
     if caller.projects().is_none() {
@@ -125,11 +125,8 @@ pub(in crate::api) async fn put_target(
     let topic = named(&uri, "")?;
     permitted(&caller, Role::Admin)?;
     let revision = if_match(&headers)?;
-    let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
-    let change = read_request(&format!("target/{topic}"), &body)
-        .map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-    let revision = write(&tasks, &caller, change, revision).await?;
-    Ok(with_etag(revision, Changed { revision }))
+    let change = asked_for(&format!("target/{topic}"), body)?;
+    write(&tasks, &caller, change, revision).await
 }
 
 /// What is behind a colon in the path of a target.
@@ -207,6 +204,5 @@ async fn set_paused(
     let target = tasks.projects.registry().target(topic);
     let revision = asked.unwrap_or(target.revision);
     let change = Change::of_target(topic, Some(TargetTopic { paused, ..target }));
-    let revision = write(tasks, caller, change, Some(revision)).await?;
-    Ok(with_etag(revision, Changed { revision }))
+    write(tasks, caller, change, Some(revision)).await
 }

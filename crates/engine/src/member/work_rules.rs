@@ -4,7 +4,7 @@ use super::{LogBounds, Rules, Unknown};
 use crate::Offset;
 use crate::work::Position;
 
-/// Workers: whoever cannot know what was called takes all of it for doubtful. So nobody has to decide anything, and nothing is
+/// Workers: one that cannot know what was called takes all of it for doubtful. So nobody has to decide anything, and nothing is
 /// lost: what is reported twice is stale.
 #[derive(Clone, Copy, Debug)]
 pub enum WorkRules {}

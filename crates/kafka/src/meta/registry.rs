@@ -44,7 +44,7 @@ impl RegistryReader {
         let key = key.and_then(|key| std::str::from_utf8(key).ok());
         let Some(key) = key.filter(|key| registry::is_key(key)) else { return };
         let applied = registry::read(key, value).and_then(|change| {
-            // Whoever was given the registry keeps it as it was.
+            // A reader that was given the registry keeps it as it was.
             Arc::make_mut(&mut self.registry).apply(change).map_err(|wrong| vec![wrong])
         });
         if let Err(wrongs) = applied {

@@ -545,7 +545,7 @@ fn live(seed: u64) {
 }
 
 #[test]
-fn every_task_ends_once_whoever_dies() {
+fn every_task_ends_once_whichever_side_dies() {
     let from: u64 = option_env!("TASK_SEEDS_FROM").and_then(|from| from.parse().ok()).unwrap_or(1);
     let count: u64 = option_env!("TASK_SEEDS").and_then(|count| count.parse().ok()).unwrap_or(60);
     (from..from + count).for_each(live);

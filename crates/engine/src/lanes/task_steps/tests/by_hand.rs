@@ -161,7 +161,7 @@ fn a_task_that_a_worker_holds_is_not_called_twice() {
     let progress = timer.task.expect("a task");
     assert!(progress.held.is_some());
     let early = world.append_to_intake(&id, early);
-    // Whoever names the turn that is open.
+    // One that names the turn that is open.
     let (version, turn, trigger) = (timer.version, progress.turn, timer.due);
     let wanted = sealed::WantedCopy { id: &id, version, turn, trigger };
     let work = world.dispatched().next().expect("dispatched").clone();
