@@ -444,13 +444,13 @@ impl LaneEngine {
         let Some(before) = before.filter(|of| is_live && entry.turn() == Some(of.turn)) else {
             return self.stale(&entry);
         };
-        if before.held.is_none() {
+        let Some(held) = before.held else {
             // It was decided, and is read again: it has the body of the turn that follows.
             return match result.outcome.carries_payload() && !result.letter {
                 true => self.copy(now, entry, timer_id),
                 false => self.stale(&entry),
             };
-        }
+        };
         let registry = Arc::clone(self.timers.tasks.registry());
         let default = Retry::default();
         let retry = spec.retry().unwrap_or_else(|| {
@@ -510,7 +510,7 @@ impl LaneEngine {
             }
         }
         if let Some(scope) = scope {
-            let freed = self.timers.tasks.freed(lane, &scope);
+            let freed = self.timers.tasks.freed(lane, &scope, held.credits);
             if !freed.is_empty() {
                 self.agenda.put_back(freed);
                 self.agenda.wake(now);

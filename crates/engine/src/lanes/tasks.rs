@@ -12,6 +12,7 @@
 //!    however many tasks it has.
 
 pub(super) mod decide;
+mod pace;
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use super::super::work::{Callee, Scope};
 use super::hops::PUT_OFF_MAX;
 use super::rank::Rank;
 use super::{Lane, Millis, UnixMillis};
+use pace::Pace;
 
 /// Credits of a service or host: twice its share of open calls, within these.
 const SCOPE_CREDITS: (u32, u32) = (16, 512);
@@ -33,8 +35,8 @@ const PROJECT_CREDITS: (u32, u32) = (16, 2_048);
 const LANE_CREDITS: u32 = 8_192;
 /// One more credit for each of these of a task's bytes.
 const BYTES_PER_CREDIT: usize = 64 << 10;
-/// Tasks of a scope that wait in memory.
-const WAITING_OF_SCOPE: usize = 256;
+/// Tasks of a scope that wait in memory: as many as end within the shortest put-off, within these.
+const WAITING_OF_SCOPE: (usize, usize) = (256, 2_048);
 /// Tasks of a lane that wait in memory, and their bytes.
 const WAITING_OF_LANE: (usize, usize) = (4_096, 16 << 20);
 /// A larger task does not wait in memory.
@@ -45,8 +47,6 @@ const PUT_OFF_MIN: Millis = Millis(1_000);
 const PUT_OFFS_PER_SECOND: u64 = 1_000;
 /// How often what waits in memory is looked at, though nothing has ended.
 const LOOK_EVERY: Millis = Millis(1_000);
-/// How long the rate at which turns end is looked at.
-const RATE_OVER: Millis = Millis(8_000);
 
 /// Whether a task may go to its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,12 +74,10 @@ struct ScopeState {
     waiting: BTreeMap<Rank, Box<PendingRecord>>,
     /// Tasks that stand in tiers though they are overdue.
     put_off: u64,
-    /// Since when nothing of it may go, or nothing ends.
+    /// Since when nothing of it may go.
     blocked_since: Option<UnixMillis>,
-    /// Turns that have ended since then.
-    ended: (UnixMillis, u64),
-    /// The same of the time before, per thousand seconds.
-    rate: u64,
+    /// How fast its turns end.
+    pace: Pace,
 }
 
 impl ScopeState {
@@ -89,37 +87,23 @@ impl ScopeState {
 
     /// A turn has ended, in one way or another.
     fn ended(&mut self, now: UnixMillis) {
-        let (since, count) = self.ended;
-        self.ended = match now - since {
-            over if over >= RATE_OVER => {
-                self.rate = count * 1_000_000 / over.0.max(1);
-                (now, 1)
-            }
-            _ => (since, count + 1),
-        };
-        self.blocked_since = None;
+        self.pace.ended(now, !self.waiting.is_empty());
         // Slow start: as many again with each answer.
         self.slow = self.slow.map(|slow| slow * 2).filter(|slow| *slow < SCOPE_CREDITS.1);
     }
 
-    /// Turns that end in a thousand seconds.
-    fn rate(&self, now: UnixMillis) -> u64 {
-        let (since, count) = self.ended;
-        let now_rate = count * 1_000_000 / (now - since).0.max(1_000);
-        if now - since >= RATE_OVER { now_rate } else { now_rate.max(self.rate) }
+    /// For how long one more task is put off.
+    fn put_off_for(&mut self, now: UnixMillis, is_blocked: bool) -> Millis {
+        let overdue = self.put_off + self.waiting.len() as u64 + 1;
+        let blocked = is_blocked.then(|| *self.blocked_since.get_or_insert(now));
+        self.pace.put_off(now, overdue, blocked)
     }
 
-    /// For how long one more task is put off.
-    fn put_off_for(&self, now: UnixMillis, is_blocked: bool) -> Millis {
-        let overdue = self.put_off + self.waiting.len() as u64 + 1;
-        let rate = self.rate(now);
-        let wait = match (is_blocked || rate == 0, self.blocked_since) {
-            (true, Some(since)) => (now - since).0 / 4,
-            (true, None) => 0,
-            (false, _) => overdue.saturating_mul(1_000_000) / (rate * 4),
-        };
-        let least = PUT_OFF_MIN.0.max(overdue * 1_000 / PUT_OFFS_PER_SECOND);
-        Millis(wait.max(least)).min(PUT_OFF_MAX)
+    /// How many of it may wait in memory.
+    fn waiting_max(&self, now: UnixMillis) -> usize {
+        let (least, most) = WAITING_OF_SCOPE;
+        let soon = self.pace.rate(now).unwrap_or_default() * PUT_OFF_MIN.0 / 1_000_000;
+        (soon as usize).clamp(least, most)
     }
 }
 
@@ -321,9 +305,7 @@ impl Tasks {
             return Permit::Deleted;
         }
         if self.is_paused(scope) {
-            let state = self.scope(lane, scope);
-            state.blocked_since.get_or_insert(now);
-            return Permit::PutOff(state.put_off_for(now, true));
+            return Permit::PutOff(self.scope(lane, scope).put_off_for(now, true));
         }
         let (of_project, of_callee) = self.limits(scope);
         let serving = Serving::of_project(&scope.project, &of_project, self.lanes);
@@ -346,19 +328,21 @@ impl Tasks {
         let limit = state.slow.map_or(limit, |slow| slow.min(limit));
         // One goes in any case where none is held.
         let has_scope = state.credits + cost <= limit || state.credits == 0;
-        let has_scope = has_scope && state.closed_until <= now;
+        let is_closed = state.closed_until > now;
+        if !is_closed {
+            state.blocked_since = None;
+        }
+        let has_scope = has_scope && !is_closed;
         if has_scope && (has_project || held == 0) {
             return Permit::Go(HeldBy { partition, credits: cost as u16 });
         }
-        if state.rate(now) == 0 {
-            state.blocked_since.get_or_insert(now);
-        }
+        state.pace.denied(now);
         let (waiting_max, bytes_max) = WAITING_OF_LANE;
         let may_wait = bytes <= WAITING_BYTES_MAX
-            && state.waiting.len() < WAITING_OF_SCOPE
+            && state.waiting.len() < state.waiting_max(now)
             && of_lane.waiting < waiting_max
             && of_lane.bytes + bytes <= bytes_max;
-        if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, false)) }
+        if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, is_closed)) }
     }
 
     /// A task waits in memory until its scope has a credit. Gives back another copy of it that waited there: a result that was
@@ -380,18 +364,23 @@ impl Tasks {
         before
     }
 
-    /// Takes those out of memory that may find a credit now, the first due first.
+    /// Takes out of memory what may find a credit now that a turn has ended, the first due first: one more than it gives back
+    /// credits, as one that is taken may have been cancelled meanwhile.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    pub(super) fn freed(&mut self, lane: Lane, scope: &Scope) -> Vec<Box<PendingRecord>> {
-        let most = SCOPE_CREDITS.1 as usize;
-        self.take_waiting(lane, scope, most)
+    pub(super) fn freed(
+        &mut self,
+        lane: Lane,
+        scope: &Scope,
+        credits: u16,
+    ) -> Vec<Box<PendingRecord>> {
+        self.take_waiting(lane, scope, usize::from(credits) + 1)
     }
 
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     fn take_waiting(&mut self, lane: Lane, scope: &Scope, most: usize) -> Vec<Box<PendingRecord>> {
         let Some(state) = self.scopes.get_mut(&(lane, scope.clone())) else { return Vec::new() };
         let free = match state.slow {
-            Some(slow) => slow.saturating_sub(state.credits).max(1) as usize,
+            Some(slow) => (slow.saturating_sub(state.credits).max(1) as usize).min(most),
             None => most,
         };
         let mut taken = Vec::new();
@@ -426,7 +415,8 @@ impl Tasks {
         };
         let free = self.scopes.iter().filter(|(_, state)| is_free(state));
         let free: Vec<(Lane, Scope)> = free.map(|(of, _)| of.clone()).collect();
-        free.iter().flat_map(|(lane, scope)| self.freed(*lane, scope)).collect()
+        let most = SCOPE_CREDITS.1 as usize;
+        free.iter().flat_map(|(lane, scope)| self.take_waiting(*lane, scope, most)).collect()
     }
 
     /// Takes all out of memory: who may go is another now. Scopes of which nothing is left are forgotten.
