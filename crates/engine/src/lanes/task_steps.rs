@@ -64,7 +64,7 @@ impl LaneEngine {
 
     /// Whether a record is to be taken as that of a task.
     pub(super) fn is_of_task(&self, source: Source, record: &Record) -> bool {
-        self.setup.topics.results() == Some(source.topic) || read::is_of_task(record)
+        self.setup.topics.results() == Some(source.topic) || sealed::is_of_task(record)
     }
 
     /// Projects and services are others now.
