@@ -196,10 +196,11 @@ async fn lanes(
     let (lane_threads, members) = (Arc::new(lane_threads), Arc::new(members));
     let threads =
         Threads { of_lanes: (Arc::clone(&lane_threads), threads), worker: worker.map(Arc::new) };
-    health.started(threads.clone());
     let name = instance.name.clone();
     let ours = secret.clone();
     known.started(Arc::clone(&lane_threads), service, Arc::clone(&members), name, secret);
+    // Who is told that this instance is ready is answered.
+    health.started(threads.clone(), members.registry().clone());
     let mut running = watch_threads(threads.clone(), instance, Arc::clone(&members));
     let (mut look, mut was_ready) = (tokio::time::interval(LOOK_EVERY), false);
     let why = loop {

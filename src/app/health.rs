@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::api::{Gate, Report, Status};
-use crate::kafka::LaneThreads;
+use crate::kafka::{LaneThreads, RegistryFeed};
 use crate::telemetry::{self, Figures};
 
 use super::Threads;
@@ -22,7 +22,7 @@ pub(super) struct Health {
     figures: Option<Figures>,
     /// What is asked of the API.
     gate: Arc<Gate>,
-    threads: OnceLock<Threads>,
+    running: OnceLock<(Threads, RegistryFeed)>,
     /// What holds the start up.
     starting: Mutex<String>,
     stopping: AtomicBool,
@@ -33,7 +33,7 @@ impl Health {
         Self {
             figures,
             gate,
-            threads: OnceLock::new(),
+            running: OnceLock::new(),
             starting: Mutex::new("the topics are being checked".to_owned()),
             stopping: AtomicBool::new(false),
         }
@@ -51,18 +51,23 @@ impl Health {
 
     /// Nobody waits for the threads any more.
     pub(super) fn abandon(&self) {
-        if let Some(threads) = self.threads.get() {
+        if let Some(threads) = self.threads() {
             threads.stop();
         }
     }
 
-    pub(super) fn started(&self, threads: Threads) {
+    /// `registry`: what this process has read of projects, and whether tasks are in force.
+    pub(super) fn started(&self, threads: Threads, registry: RegistryFeed) {
         // There is one start in a run.
-        let _ = self.threads.set(threads);
+        let _ = self.running.set((threads, registry));
+    }
+
+    fn threads(&self) -> Option<&Threads> {
+        self.running.get().map(|(threads, _)| threads)
     }
 
     fn lane_threads(&self) -> Option<&LaneThreads> {
-        self.threads.get().map(|threads| &*threads.of_lanes.0)
+        self.threads().map(|threads| &*threads.of_lanes.0)
     }
 }
 
@@ -73,7 +78,7 @@ impl Status for Health {
         let statuses = self.lane_threads().map_or(&[][..], |lane_threads| lane_threads.statuses());
         let of_lanes = statuses.iter().enumerate();
         let of_lanes = of_lanes.map(|(n, status)| (format!("thread {n}"), status.silence()));
-        let worker = self.threads.get().and_then(|threads| threads.worker.as_ref());
+        let worker = self.threads().and_then(|threads| threads.worker.as_ref());
         let worker = worker.map(|worker| ("the worker".to_owned(), worker.status().silence()));
         let hung: Vec<String> = of_lanes
             .chain(worker)
@@ -94,9 +99,10 @@ impl Status for Health {
                 "it is stopping: it takes no new work and finishes what it has begun".to_owned()
             );
         }
-        let Some(lane_threads) = self.lane_threads() else {
+        let Some((threads, registry)) = self.running.get() else {
             return no(self.starting.lock().clone());
         };
+        let lane_threads = &*threads.of_lanes.0;
         match lane_threads.silence() {
             None => return no("the brokers' time is not known yet".to_owned()),
             Some(silence) if silence > DEAF_MAX => {
@@ -106,6 +112,10 @@ impl Status for Health {
                 ));
             }
             Some(_) => {}
+        }
+        // Before, nobody can be told whether there are tasks here, or which project is paused.
+        if !registry.is_known() {
+            return no("the projects in the meta topic are not read yet".to_owned());
         }
         let mut reasons = lane_threads.misconfigured();
         reasons.iter_mut().for_each(|reason| reason.insert_str(0, "nothing new is admitted: "));
@@ -124,7 +134,7 @@ impl Status for Health {
             lanes: status.lanes.load(Ordering::Relaxed),
         });
         let mut report = ready(views);
-        if let Some(worker) = self.threads.get().and_then(|threads| threads.worker.as_ref()) {
+        if let Some(worker) = self.threads().and_then(|threads| threads.worker.as_ref()) {
             let status = worker.status();
             let waits = || Some("waits for the group's assignment".to_owned());
             let trouble = status.taking().or_else(|| status.trouble());

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde_json::{Value, json};
 use waterclock::engine::header::Code;
 
 use crate::support::{
-    Ack, Fixture, Log, Mode, Out, Rec, assert_each_once, eventually, in_both_modes, out, patience,
-    waterclock, whole,
+    Ack, Endpoint, Fixture, Log, Mode, Out, Rec, ask, assert_each_once, eventually, in_both_modes,
+    out, patience, waterclock, whole,
 };
 
 in_both_modes!(every_refusal_is_a_dead_letter_and_stops_nothing);
@@ -16,12 +17,20 @@ const ERRORS: [&str; 7] = ["code", "detail", "topic", "partition", "offset", "ti
 
 /// The command's outcome: code and standard output.
 fn dead(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String) {
+    let (code, said, _) = dead_told(fixture, arguments);
+    (code, said)
+}
+
+/// The same with what it says on standard error.
+fn dead_told(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String, String) {
     let mut command = waterclock();
     command.args(["dead"]).args(arguments);
     command.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
     let output = command.output().expect("the binary runs");
-    println!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let error = text(&output.stderr);
+    println!("{arguments:?}: {error}");
+    (output.status.code(), text(&output.stdout), error)
 }
 
 #[test]
@@ -42,7 +51,7 @@ fn dead_letters_are_listed_shown_and_replayed_as_an_operator_does_it() {
     let acks = producer.acks();
     Log::open(&fixture, &fixture.names.dead()).count(7);
 
-    let lines = |arguments: &[&str]| -> Vec<serde_json::Value> {
+    let lines = |arguments: &[&str]| -> Vec<Value> {
         let (code, text) = dead(&fixture, &[arguments, &["--json"]].concat());
         assert_eq!(code, Some(0), "{arguments:?}");
         text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
@@ -95,6 +104,63 @@ fn dead_letters_are_listed_shown_and_replayed_as_an_operator_does_it() {
     fixture.wait_until_nothing_is_pending();
     process.stop_well();
     assert_eq!(whole(&fixture, &fixture.names.dead()).len(), 8, "what is replayed stays there");
+}
+
+#[test]
+fn the_dead_letter_of_a_task_is_not_replayed_and_the_command_names_the_one_that_retries_it() {
+    let fixture = Fixture::new("replay-task");
+    let good = fixture.timed_target("good", 1);
+    let launch = fixture.launch(Mode::ExactlyOnce);
+    let mut process = launch.config("[callbacks]\nnetworks = [\"127.0.0.0/8\"]\n").start();
+    let stub = Endpoint::start();
+    let url = stub.url("/fail?n=1");
+    let body = json!({"project": "shop", "group": "g", "delay": 0, "url": url});
+    let id = eventually("a task is created", || {
+        let told = ask(&process, "POST", "/v1/tasks/http", Some(&body)).body;
+        told["task_id"].as_str().map(str::to_owned).ok_or_else(|| told.to_string())
+    });
+    let letter = Log::open(&fixture, &fixture.names.dead()).count(1)[0].clone();
+    let place = format!("{}@{}", letter.partition, letter.offset);
+    let named = format!("{}/{place}", fixture.names.dead());
+    let retry = format!("task retry {id}`");
+
+    // Beside it one that is replayed.
+    let producer = fixture.producer();
+    producer
+        .send(&fixture.names.intake(), &out("bad").key("k").header("x-delay", "soon").to(&good));
+    Log::open(&fixture, &fixture.names.dead()).count(2);
+    let (_, list) = dead(&fixture, &["list", "--code", "bad_delay", "--json"]);
+    let other: Value = serde_json::from_str(list.trim()).expect("one line");
+    let other = format!("{}@{}", other["partition"], other["offset"]);
+    for arguments in [
+        &["replay", &*place][..],
+        &["replay", &other, &place, "--now"],
+        &["replay", &place, "--dry-run"],
+        &["replay", "--code", "task_failed"],
+    ] {
+        let (code, said, error) = dead_told(&fixture, arguments);
+        assert_eq!((code, &*said), (Some(1), ""), "nothing is sent: {arguments:?}");
+        assert!(error.contains(&named) && error.contains(&retry), "{arguments:?}: {error}");
+    }
+    let (code, said, error) = dead_told(&fixture, &["replay", "--all", "--now"]);
+    assert_eq!(code, Some(1));
+    assert!(said.starts_with(&format!("{other} -> ")) && said.lines().count() == 1, "{said}");
+    assert!(error.contains("1 are of tasks") && error.contains(&retry), "{error}");
+    let seen = Log::open(&fixture, &good).count(1)[0].text();
+    assert_eq!(seen, "bad", "the other one is delivered");
+
+    // What it names does what the replay was to do.
+    let server = format!("http://{}", process.address().expect("it serves"));
+    let mut command = waterclock();
+    let told = command.args(["task", "retry", &id, "--server", &server]).output();
+    let told = told.expect("the binary runs");
+    assert!(told.status.success(), "{}", String::from_utf8_lossy(&told.stderr));
+    eventually("the task is finished", || {
+        let told = ask(&process, "GET", &format!("/v1/tasks/{id}"), None).body;
+        if told["task_status"] == "finished" { Ok(()) } else { Err(told.to_string()) }
+    });
+    process.stop_well();
+    assert_eq!(whole(&fixture, &fixture.names.dead()).len(), 2, "no replay made another one");
 }
 
 /// Bytes that compress badly, so that a record is as large as it seems.

@@ -16,7 +16,9 @@ mod retry;
 use std::sync::Arc;
 
 use crate::header::{self, Code, Directive, Refusal, TimerAction};
-use crate::state::{Bound, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag};
+use crate::state::{
+    self, Bound, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag,
+};
 use crate::task::digest;
 use crate::task::id::TaskId;
 use crate::task::result::{Outcome, TaskResult};
@@ -178,6 +180,13 @@ fn work_of(
     let TaskState { attempt, round, trigger, digest, .. } = task;
     let sealed = Dispatch { due: trigger, attempt, round, digest };
     Ok((turn, Some((id.lane_of(lanes), scope, sealed))))
+}
+
+/// Whether a record has a state as those of tasks have. Nobody has looked at its seal yet.
+#[must_use]
+pub fn is_of_task(record: &Record) -> bool {
+    let state = header::STATE.as_bytes();
+    record.headers().any(|(name, value)| name == state && value.is_some_and(state::is_of_task))
 }
 
 /// Whose limits the calls of a task are under; `None`: it makes none.

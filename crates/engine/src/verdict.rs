@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::header::{self, Code, Directive, Refusal, TimerAction, When};
 use super::messages::{Left, Target, Trace};
 use super::murmur2;
+use super::sealed;
 use super::setup::{Intake, Setup, Topics};
 use super::state::TaskState;
 use super::state::{Kind, Sealed, State, SubmissionOrder};
@@ -340,7 +341,7 @@ pub fn left(
 ) -> Option<Left> {
     let is_id = |(name, _): &(&[u8], Option<&[u8]>)| *name == header::ID.as_bytes();
     let id = record.headers().find(is_id).and_then(|(_, id)| id)?;
-    if tasks::is_of_task(record) {
+    if sealed::is_of_task(record) {
         let (timer_id, version) = tasks::left(setup, (source, offset), appended, record)?;
         return Some(Left { source, offset, timer_id, version });
     }

@@ -6,6 +6,7 @@
 //! 2. All in-sync replicas acknowledge a copy before it is reported as replayed.
 //! 3. No copy is delivered before its first due time, unless the caller asks for it (`--now`).
 //! 4. A copy is under the rules of the intake by which the record came: no replay gets round an allow-list.
+//! 5. The dead letter of a task is not replayed: a copy of its sealed record would be another dead letter.
 
 use clap::Args;
 use serde_json::json;
@@ -14,6 +15,8 @@ use super::filter::Filter;
 use super::{LetterPosition, NoSuchLetter, last, of_kafka};
 use crate::cli::{Exit, Failure, Outcome, output};
 use crate::engine::header::{self, When};
+use crate::engine::sealed;
+use crate::engine::task::id::TaskId;
 use crate::engine::{Millis, NOT_KEPT, Record, UnixMillis};
 use crate::kafka::{DeadLetters, DeadRecord, Receipt, Stands, SubmitError, Submitter};
 use crate::terminal::Progress;
@@ -45,10 +48,11 @@ enum ReplayError {
     #[error("say which: places, --code, --target, --since, --until, or --all")]
     Which,
     #[error(
-        "the values of {count} were not kept (too_large, unreadable), the first at {first}: those are not replayed, their producer has to \
-         write them again; all others are"
+        "the dead letter {letter} is that of task {id}, and nothing was replayed: run `waterclock task retry {id}` for it"
     )]
-    NotKept { count: usize, first: String },
+    OfTask { letter: String, id: String },
+    #[error("{0}; all others are replayed")]
+    PassedOver(String),
     #[error(
         "{partition}@{offset} does not say by which intake it came, with {before} replayed before it; say --intake"
     )]
@@ -83,11 +87,13 @@ impl Replay {
         let mut run = Run {
             replay: &self,
             main,
+            dead: format!("{namespace}.dead"),
             submitter,
             json,
             progress: Progress::new(0),
             replayed: 0,
-            not_kept: Vec::new(),
+            not_kept: PassedOver::default(),
+            of_tasks: PassedOver::default(),
             failure: None,
             lanes: None,
         };
@@ -100,18 +106,22 @@ impl Replay {
             let mut found = Vec::new();
             for LetterPosition { partition, offset } in &self.places {
                 let letter = letters.at(*partition, *offset).map_err(of_kafka)?;
-                found.push(letter.ok_or_else(|| {
+                let letter = letter.ok_or_else(|| {
                     Failure::new(Exit::Negative, NoSuchLetter(*partition, offset.0))
-                })?);
+                })?;
+                if let Some(id) = task_of(&letter) {
+                    let letter = run.place(&letter);
+                    return Err(Failure::new(Exit::Negative, ReplayError::OfTask { letter, id }));
+                }
+                found.push(letter);
             }
             found.iter().for_each(|letter| run.one(letter));
         }
         if let Some(failure) = run.failure {
             return Err(failure);
         }
-        if !run.not_kept.is_empty() {
-            let (count, first) = (run.not_kept.len(), run.not_kept.swap_remove(0));
-            return Err(Failure::new(Exit::Negative, ReplayError::NotKept { count, first }));
+        if let Some(told) = run.passed_over() {
+            return Err(Failure::new(Exit::Negative, ReplayError::PassedOver(told)));
         }
         let would = if self.dry_run { "would be replayed" } else { "replayed" };
         if json { Ok(Exit::Ok) } else { output::line(&format!("{} {would}", run.replayed)) }
@@ -123,16 +133,36 @@ struct Run<'a> {
     replay: &'a Replay,
     /// The main intake.
     main: String,
+    /// The topic of the letters.
+    dead: String,
     submitter: Submitter,
     json: bool,
     progress: Progress,
     replayed: u64,
-    /// Where those stand that were passed over, since there is no value to be sent.
-    not_kept: Vec<String>,
+    /// Those that have no value to be sent.
+    not_kept: PassedOver,
+    /// Those of tasks.
+    of_tasks: PassedOver,
     /// Why it was stopped; nothing is sent any more.
     failure: Option<Failure>,
     /// The last intake that was written to, with its partitions.
     lanes: Option<(String, i32)>,
+}
+
+/// Letters of one kind that are not replayed: how many, and what is said of the first.
+#[derive(Default)]
+struct PassedOver {
+    count: usize,
+    first: String,
+}
+
+impl PassedOver {
+    fn add(&mut self, first: impl FnOnce() -> String) {
+        if self.count == 0 {
+            self.first = first();
+        }
+        self.count += 1;
+    }
 }
 
 impl Run<'_> {
@@ -142,8 +172,13 @@ impl Run<'_> {
             return;
         }
         if is_cut(letter) {
-            self.not_kept.push(format!("{}@{}", letter.partition, letter.offset.0));
-            return;
+            let place = self.place(letter);
+            return self.not_kept.add(|| place);
+        }
+        if let Some(id) = task_of(letter) {
+            let place = self.place(letter);
+            let first = || format!("{place}: run `waterclock task retry {id}` for it");
+            return self.of_tasks.add(first);
         }
         let again = again(letter, &self.main, self.replay.now);
         let intake = match &self.replay.intake {
@@ -175,6 +210,26 @@ impl Run<'_> {
             }
         };
         self.failure = told.err();
+    }
+
+    /// Where a letter stands.
+    fn place(&self, letter: &DeadRecord) -> String {
+        format!("{}/{}@{}", self.dead, letter.partition, letter.offset.0)
+    }
+
+    /// What is said of the letters that were not replayed; nothing if all were.
+    fn passed_over(&self) -> Option<String> {
+        let Self { not_kept, of_tasks, .. } = self;
+        let not_kept = (not_kept.count > 0).then(|| {
+            format!(
+                "the values of {} were not kept (too_large, unreadable), the first at {}: their producer has to write them again",
+                not_kept.count, not_kept.first
+            )
+        });
+        let of_tasks = (of_tasks.count > 0)
+            .then(|| format!("{} are of tasks, the first at {}", of_tasks.count, of_tasks.first));
+        let told: Vec<String> = [not_kept, of_tasks].into_iter().flatten().collect();
+        (!told.is_empty()).then(|| told.join("; "))
     }
 
     fn send(&mut self, intake: &str, record: &Record) -> Result<Receipt, SubmitError> {
@@ -224,6 +279,14 @@ fn is_cut(letter: &DeadRecord) -> bool {
     codes.iter().any(|of| code == Some(of.as_str().as_bytes()))
         && letter.record.value().is_none()
         && String::from_utf8_lossy(detail).contains(NOT_KEPT)
+}
+
+/// The id of the task whose dead letter it is; `ID` if it has none that could be read.
+fn task_of(letter: &DeadRecord) -> Option<String> {
+    let id = || last(&letter.record, header::ID).and_then(|id| std::str::from_utf8(id).ok());
+    let id = || id().and_then(|id| TaskId::parse(id).ok());
+    sealed::is_of_task(&letter.record)
+        .then(|| id().map_or_else(|| "ID".to_owned(), |id| id.to_string()))
 }
 
 /// The intake by which a dead letter came, if it says so; one of an older waterclock says where it stood.

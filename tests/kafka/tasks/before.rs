@@ -6,7 +6,9 @@ use waterclock::kafka::meta::{self, LadderInForce, Value};
 use waterclock::kafka::topics::{create, wanted};
 
 use super::{Api, launch, task};
-use crate::support::{Endpoint, Fixture, Log, assert_each_once, now_ms, out, waterclock, whole};
+use crate::support::{
+    Endpoint, Fixture, Log, assert_each_once, eventually, now_ms, out, waterclock, whole,
+};
 
 const TIMERS: usize = 400;
 /// How long the timers take, in milliseconds: they are pending over the change.
@@ -32,6 +34,33 @@ fn apply_tasks(fixture: &Fixture) -> (Option<i32>, String) {
     let ended = command.args(["--namespace", fixture.namespace()]).output().expect("it runs");
     let said = [ended.stdout, ended.stderr].concat();
     (ended.status.code(), String::from_utf8_lossy(&said).into_owned())
+}
+
+/// An instance that takes some seconds to read what is known of projects: what the API answers before and after it says that it is
+/// ready.
+#[track_caller]
+fn first_answer_when_ready(fixture: &Fixture) -> (u16, serde_json::Value) {
+    let late = "registry_unread=3*return->off";
+    let process = launch(fixture, "ready", "lanes,worker,api").env("FAILPOINTS", late).spawn();
+    let mut waited = false;
+    eventually("it is ready", || {
+        let (status, why) = process.get("/health/ready")?;
+        waited |= why.contains("the projects in the meta topic are not read yet");
+        if status == 200 { Ok(()) } else { Err(why) }
+    });
+    let stub = Endpoint::start();
+    let asked = task("shop", &stub, "/ok", "1h");
+    let answer = Api::of(&process).ask("POST", "/v1/tasks/http", Some(&asked));
+    assert!(waited, "it was ready before it had read of projects");
+    answer
+}
+
+#[test]
+fn an_instance_that_says_it_is_ready_creates_tasks_or_says_that_there_are_none() {
+    let (status, told) = first_answer_when_ready(&super::fixture("tasks-ready"));
+    assert_eq!(status, 201, "{told}");
+    let (status, told) = first_answer_when_ready(&of_before("tasks-ready-before"));
+    assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
 }
 
 #[test]

@@ -74,7 +74,8 @@ impl Plan {
             plan.faults.push((at, fault));
         }
         // Brokers that stand still put a worker that is well out of its group, and then a call may be in doubt.
-        let brokers_stall = plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Stall { .. }));
+        let brokers_stall =
+            plan.faults.iter().any(|(_, fault)| matches!(fault, Fault::Stall { .. }));
         if let Some(tasks) = &mut plan.tasks {
             tasks.workers_are_gentle &= !brokers_stall;
         }

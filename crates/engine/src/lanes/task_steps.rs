@@ -30,7 +30,7 @@ use super::hops::{PUT_OFF_MAX, last_for_overdue};
 use super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
 use super::past::Waiting;
 use super::tasks::Permit;
-use super::tasks::decide::{Next, Policy, decide};
+use super::tasks::decide::{IN_DOUBT_MAX, Next, Policy, decide};
 use super::writes::PendingWrite;
 use super::{Lane, LaneEngine, Millis, Offset, Record, Source, UnixMillis};
 
@@ -64,7 +64,7 @@ impl LaneEngine {
 
     /// Whether a record is to be taken as that of a task.
     pub(super) fn is_of_task(&self, source: Source, record: &Record) -> bool {
-        self.setup.topics.results() == Some(source.topic) || read::is_of_task(record)
+        self.setup.topics.results() == Some(source.topic) || sealed::is_of_task(record)
     }
 
     /// Projects and services are others now.
@@ -435,7 +435,7 @@ impl LaneEngine {
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
         spec: &Spec,
-        result: TaskResult,
+        mut result: TaskResult,
     ) {
         let (lane, Some(timer_id)) = (entry.source.lane, entry.timer_id) else { return };
         let live = self.timers.table().live(lane, timer_id);
@@ -475,6 +475,9 @@ impl LaneEngine {
             }
         }
         if is_attempt {
+            if result.in_doubt {
+                result.error = Some(workers_lost(&next));
+            }
             self.write_attempt(lane, timer_id, before, &next, result.clone());
         }
         entry.decided = true;
@@ -686,11 +689,23 @@ fn project_deleted(project: &str) -> Refusal {
     refusal(Code::TaskFailed, format!("project {project} was deleted"))
 }
 
+/// What is said of turns in doubt that count as an attempt, and of what a person can do then.
+fn workers_lost(next: &Next) -> String {
+    let remedy = match next {
+        Next::Failed(..) => {
+            "; mend what ends the workers, then call it again: waterclock task retry"
+        }
+        _ => "",
+    };
+    format!(
+        "worker_lost: its worker was lost {IN_DOUBT_MAX} times in a row, maybe before a call was made{remedy}"
+    )
+}
+
 /// What a dead letter says of a task that has failed.
 fn failure(result: &TaskResult, after: Progress) -> String {
     let what = match (result.outcome, result.status, result.error.as_deref()) {
         (CallOutcome::NotYet, ..) => format!("not ready after {} rounds", after.rounds),
-        (CallOutcome::Interrupted, ..) => "its workers ended while they had it".to_owned(),
         (_, Some(status), None) => format!("status {status}"),
         (_, Some(status), Some(error)) => format!("status {status}: {error}"),
         (_, None, Some(error)) => error.to_owned(),

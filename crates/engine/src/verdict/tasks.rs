@@ -9,9 +9,7 @@ use std::sync::Arc;
 use super::super::header::{self, Code, Directive, Refusal, TimerAction};
 use super::super::sealed::{self, SUBMIT_MAX, bad_task};
 use super::super::setup::Setup;
-use super::super::state::{
-    self, Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag,
-};
+use super::super::state::{Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag};
 use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{Progress, TimerId, Version};
@@ -30,12 +28,6 @@ pub(crate) enum TaskRecord {
     Retry(Box<PendingRecord>),
     /// What a worker says of a turn.
     Result(Box<PendingRecord>, Box<(Spec, TaskResult)>),
-}
-
-/// Whether a record has a state as those of tasks have.
-pub(crate) fn is_of_task(record: &Record) -> bool {
-    let state = header::STATE.as_bytes();
-    record.headers().any(|(name, value)| name == state && value.is_some_and(state::is_of_task))
 }
 
 /// Reads a record of a task that its partition has let go.

@@ -110,6 +110,7 @@ impl RegistryFeed {
 
     /// Tells what was read.
     pub(super) fn publish(&self, read: &RegistryReader) {
+        fail::fail_point!("registry_unread", |_| ());
         if read.progress.complete.is_none() {
             return;
         }

@@ -377,6 +377,27 @@ fn five_turns_in_doubt_are_one_failed_attempt() {
     assert_eq!(world.calls_of(&id).len(), 5);
     assert_eq!(world.state(&id), Some(TimerState::Dead));
     assert_eq!(world.timer(&id).and_then(|timer| timer.task).map(|of| of.attempts), Some(1));
+    let attempts = world.attempts(&id);
+    let error = attempts[0].result.error.as_deref().unwrap_or_default();
+    assert!(error.starts_with("worker_lost: its worker was lost 5 times in a row"), "{error}");
+    assert!(error.ends_with("waterclock task retry") && attempts.len() == 1, "{attempts:?}");
+}
+
+#[test]
+fn five_turns_in_doubt_of_a_task_that_has_retries_name_no_remedy() {
+    let mut world = World::new(|_, nth| (if nth < 5 { 600_000 } else { 5 }, finished()));
+    let id = world.create(1, 1_000, r#","retry":{"count":1,"interval":1}"#);
+    for _ in 0..5 {
+        world.after(5_000);
+        world.kill_worker();
+        world.start_worker();
+    }
+    world.after(30_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered), "it is called again by its policy");
+    let errors: Vec<_> = world.attempts(&id).into_iter().map(|of| of.result.error).collect();
+    let lost = errors[0].as_deref().unwrap_or_default();
+    assert!(lost.starts_with("worker_lost") && !lost.contains("task retry"), "{errors:?}");
+    assert_eq!(errors[1..], [None]);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::UnixMillis;
 
 /// So many turns in a row of which nobody knows whether they were called are one failed attempt: the task may be what ends its
 /// workers.
-const IN_DOUBT_MAX: u16 = 5;
+pub(crate) const IN_DOUBT_MAX: u16 = 5;
 
 /// What becomes of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
