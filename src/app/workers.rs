@@ -68,13 +68,9 @@ impl Worker {
 struct Orders(mpsc::UnboundedSender<Order>);
 
 impl Calls for Orders {
-    fn begin(&self, call: CallId, task: Arc<Task>) {
+    fn begin(&self, call: CallId, task: Arc<Task>, by: Instant) {
         // That nobody takes it means that the process stops.
-        let _ = self.0.send(Order::Begin(
-            call,
-            task,
-            tokio::time::Instant::now() + member::SEND_WITHIN,
-        ));
+        let _ = self.0.send(Order::Begin(call, task, by.into()));
     }
 
     fn cut(&self, call: CallId) {

@@ -133,6 +133,7 @@ impl Calls {
     }
 
     fn begin(&mut self, call: CallId, task: Arc<Task>, by: Instant) {
+        fail::fail_point!("call_waits");
         let caller = Arc::clone(&self.caller);
         let running = self.running.spawn(async move { (call, caller.call(&task, by).await) });
         self.open.insert(call, running);

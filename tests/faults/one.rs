@@ -11,3 +11,4 @@ mod refused;
 mod stalled;
 mod stops;
 pub mod topics;
+mod workers;

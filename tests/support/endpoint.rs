@@ -26,6 +26,8 @@ pub struct Call {
     pub turn: u32,
     /// `waterclock-attempt`.
     pub attempt: u32,
+    /// `webhook-timestamp`: when the caller made the request, in seconds.
+    pub made: u64,
     /// When it began, by this machine's clock.
     pub began: u64,
     /// When its answer was written; `None` while it is open. A caller that goes away ends it, too.
@@ -72,9 +74,10 @@ impl Shared {
 /// |---|---|
 /// | `/ok` | 200 |
 /// | `/fail?n=` | the first n calls of a task: 500; then 200 |
+/// | `/long?n=` | the first n calls: 500 with a body of 1,000 bytes; then 200 |
 /// | `/later?n=&after=` | the first n calls: 429 with `Retry-After`; then 200 |
 /// | `/notyet?n=` | the first n calls: 202; then 200 |
-/// | `/slow?ms=&status=` | the status, 200 unless told, after so long |
+/// | `/slow?ms=&status=&n=` | the status, 200 unless told, after so long; the first n calls: 500 |
 /// | `/status?is=` | this status |
 /// | `/hang` | none |
 /// | `/drip` | a byte every 20 ms |
@@ -220,6 +223,7 @@ fn read(
         id: header("webhook-id"),
         turn: header("waterclock-turn").parse().unwrap_or_default(),
         attempt: header("waterclock-attempt").parse().unwrap_or_default(),
+        made: header("webhook-timestamp").parse().unwrap_or_default(),
         began,
         ended: None,
         body,
@@ -241,6 +245,11 @@ fn answer(call: &Call, mut to: &TcpStream, shared: &Shared) -> std::io::Result<b
         |head: &str| write!(to, "HTTP/1.1 {head}\r\ncontent-length: 2\r\n\r\nok").map(|()| true);
     match path {
         "/fail" if is_early => simple("500 Broken"),
+        "/long" if is_early => {
+            let body = "x".repeat(1_000);
+            write!(to, "HTTP/1.1 500 Broken\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
+            Ok(true)
+        }
         "/later" if is_early => {
             let after = told("after").unwrap_or_default();
             simple(&format!("429 Too Many Requests\r\nretry-after: {after}"))
@@ -248,7 +257,8 @@ fn answer(call: &Call, mut to: &TcpStream, shared: &Shared) -> std::io::Result<b
         "/notyet" if is_early => simple("202 Accepted"),
         "/slow" => {
             thread::sleep(Duration::from_millis(told("ms").unwrap_or_default()));
-            simple(&format!("{} Status", told("status").unwrap_or(200)))
+            let status = if is_early { 500 } else { told("status").unwrap_or(200) };
+            simple(&format!("{status} Status"))
         }
         "/status" => simple(&format!("{} Status", told("is").unwrap_or(200))),
         "/410" => simple("410 Gone"),

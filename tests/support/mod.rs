@@ -23,6 +23,7 @@ mod producer;
 mod proxy;
 mod reader;
 pub mod secure;
+pub mod tasks;
 pub mod terminal;
 pub mod wire;
 

@@ -23,6 +23,4 @@ pub use lanes::{ClusterView, LaneThreads, Settings};
 pub use rebalance::Error as TakeOverError;
 pub use thread::{Calls, Error, Policies, Status};
 pub use timers::{AssignmentEvent, TakenOver, Timers};
-pub use workers::{
-    Ends, EndsHeard, SEND_WITHIN, WorkerParts, WorkerPlan, WorkerThread, WorkerView,
-};
+pub use workers::{Ends, EndsHeard, WorkerParts, WorkerPlan, WorkerThread, WorkerView};

@@ -6,13 +6,14 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::process::{Pid, Signal};
 use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::task::AbortHandle;
+use waterclock::engine::UnixMillis;
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::work::{CallEnd, CallId, Task};
@@ -174,7 +175,13 @@ fn say(mut file: &File, what: &str, id: &str) {
 }
 
 impl Calls for Sleeps {
-    fn begin(&self, call: CallId, task: Arc<Task>) {
+    fn begin(&self, call: CallId, task: Arc<Task>, by: Instant) {
+        if Instant::now() > by {
+            let mut result = TaskResult::new(Outcome::Deferred);
+            result.until = Some(UnixMillis(now_ms()));
+            let _ = self.ends.tell(call, Box::new(CallEnd { result, is_away: false }));
+            return;
+        }
         let id = id_of(&task.record);
         say(&self.file, "began", &id);
         // So that they end in another order than they began.

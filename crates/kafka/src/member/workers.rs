@@ -24,7 +24,7 @@ use waterclock_telemetry::WorkerFigures;
 
 /// What a worker may be silent in a session: it begins no call later than this before the session ends. So a call that is not on
 /// its way so long after it began must not be sent: the process stood still, and its task may be another worker's.
-pub const SEND_WITHIN: Duration = Duration::from_secs(2);
+pub(super) const SEND_WITHIN: Duration = Duration::from_secs(2);
 /// What of a hand-over or a stop is kept for the commit of what was cut.
 const COMMIT_WITHIN: Duration = Duration::from_millis(1_500);
 /// `batch.size` of a worker's producers: below Kafka's own default of `max.message.bytes`.

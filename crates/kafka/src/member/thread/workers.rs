@@ -21,6 +21,7 @@ use crate::member::commit::{BatchOwner, Report};
 use crate::member::fence::Members;
 use crate::member::rebalance::Taken;
 use crate::member::work_batches::WorkBatches;
+use crate::member::workers::SEND_WITHIN;
 use batch::{Flying, Writer};
 use waterclock_engine::member::WorkRules;
 use waterclock_engine::sealed::{Work, read_work};
@@ -36,8 +37,9 @@ type Member<'a> = Membership<'a, WorkRules>;
 
 /// Makes the calls of tasks.
 pub trait Calls: Send {
-    /// Begins a call. How it ends is told by the channel of ended calls, once.
-    fn begin(&self, call: CallId, task: Arc<Task>);
+    /// Begins a call. How it ends is told by the channel of ended calls, once. What is not on its way by that time must not be
+    /// sent: the process stood still, and its task may be another worker's.
+    fn begin(&self, call: CallId, task: Arc<Task>, by: Instant);
 
     /// Ends a call at once. Nobody asks any more how it ends.
     fn cut(&self, call: CallId);
@@ -108,12 +110,16 @@ impl<'a> Workers<'a> {
 
     /// Tells the engine one fact and carries out what it orders.
     fn step(&mut self, member: &mut Member<'_>, event: WorkEvent) {
+        // Taken before the engine's time, so that a stop between the two makes it earlier.
+        let by = Instant::now() + SEND_WITHIN;
         let now = Now { monotonic: member.at(), broker: member.now() };
         for action in self.engine.step(now, event) {
             match action {
                 WorkAction::Pause(partition) => member.pause(&[source(partition)]),
                 WorkAction::Resume(partition) => member.resume(vec![source(partition)]),
-                WorkAction::Call(call, task) => self.parts.calls.begin(self.told(call), task),
+                WorkAction::Call(call, task) => {
+                    self.parts.calls.begin(self.told(call), task, by);
+                }
                 WorkAction::Cut(call) => self.parts.calls.cut(self.told(call)),
                 WorkAction::Commit(batch) => {
                     let (batch, flying) = self.writer.write(batch, now.broker);

@@ -1,0 +1,193 @@
+//! A Kafka target that somebody pauses: what is due for it waits, whether timers or tasks send it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::{Api, LANES};
+use crate::support::{
+    Fixture, Log, Mode, Out, Rec, assert_each_once, eventually_within, in_both_modes, now_ms, out,
+    patience, waterclock, whole,
+};
+
+in_both_modes!(
+    what_is_due_for_a_paused_target_waits_and_comes_once_and_in_order_after_the_end,
+    what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end,
+);
+
+const PROJECT: &str = "shop";
+const RECORDS: usize = 120;
+/// So many of them are due before the pause ends.
+const PAUSED: usize = 90;
+/// Between two records of one target, in milliseconds.
+const APART: u64 = 40;
+
+fn fixture(test: &str, mode: Mode) -> Fixture {
+    let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
+    Fixture::with(&format!("{test}-{short}"), |request| request.lanes = Some(LANES))
+}
+
+/// `waterclock target`, about one topic.
+#[track_caller]
+fn target(fixture: &Fixture, command: &str, topic: &str) -> Value {
+    let mut asked = waterclock();
+    asked.args(["target", command, topic, "--json"]);
+    asked.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
+    let told = asked.output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (said, error) = (text(&told.stdout), text(&told.stderr));
+    assert!(told.status.success(), "target {command}: {said} {error}");
+    serde_json::from_str(&said).unwrap_or_else(|_| panic!("{command}: {said}"))
+}
+
+#[track_caller]
+fn is_paused(api: &Api, topic: &str) -> Value {
+    let (status, told) = api.answered("GET", &format!("/v1/targets/{topic}"), None);
+    assert_eq!(status, 200, "{told}");
+    told["paused"].clone()
+}
+
+/// The record of a number for a target, due then.
+fn record(n: usize, to: &str, due: u64) -> Out {
+    let due = due.to_string();
+    out(n.to_string()).key(format!("k{}", n % 7)).to(to).header("x-delay-until", due)
+}
+
+/// The same as a task.
+fn task(n: usize, to: &str, due: u64) -> Value {
+    json!({
+        "type": "kafka", "project": PROJECT, "group": "g", "trigger_at": due,
+        "topic": to, "key": format!("k{}", n % 7), "value": n.to_string(),
+    })
+}
+
+/// What the API says of a cancel of a timer.
+#[track_caller]
+fn cancel(api: &Api, id: &str, key: &str) -> Value {
+    let (status, told) =
+        api.answered("DELETE", &format!("/v1/timers/{id}?key={key}&wait=20s"), None);
+    assert_eq!(status, 200, "{told}");
+    told["outcome"].clone()
+}
+
+fn numbers(seen: &[Rec]) -> Vec<usize> {
+    seen.iter().map(|rec| rec.text().parse().expect("a number")).collect()
+}
+
+fn what_is_due_for_a_paused_target_waits_and_comes_once_and_in_order_after_the_end(mode: Mode) {
+    let has_tasks = mode == Mode::ExactlyOnce;
+    let fixture = fixture("tasks-target", mode);
+    let (paused, other) = (fixture.timed_target("paused", 1), fixture.timed_target("other", 1));
+    let mut process = fixture.start(mode);
+    let api = Api::of(&process);
+    assert_eq!(target(&fixture, "pause", &paused), json!({"revision": 1}));
+    assert_eq!([&paused, &other].map(|topic| is_paused(&api, topic)), [json!(true), json!(false)]);
+
+    // It is in force within two seconds. The numbers are in the order of due times, the records are not.
+    let first = now_ms() + 4_000;
+    let due = |n: usize| {
+        let later = if n < PAUSED { 0 } else { 6_000 };
+        first + n as u64 * APART + later
+    };
+    let mixed = || (0..RECORDS).map(|n| n * 77 % RECORDS);
+    let (producer, intake) = (fixture.producer(), fixture.names.intake());
+    let is_task = |n: usize| has_tasks && n.is_multiple_of(3);
+    for to in [&paused, &other] {
+        for n in mixed().filter(|n| !is_task(*n)) {
+            producer.send(&intake, &record(n, to, due(n)));
+        }
+    }
+    let timer = record(RECORDS, &paused, due(1)).key("cancelled").header("x-delay-id", "timer");
+    producer.send(&intake, &timer);
+    producer.acks();
+    let tasks: Vec<usize> = mixed().filter(|n| is_task(*n)).collect();
+    let mut cancelled_task = None;
+    if has_tasks {
+        let of = |to: &str| tasks.iter().map(|n| task(*n, to, due(*n))).collect::<Vec<_>>();
+        api.create_all([of(&paused), of(&other)].concat());
+        cancelled_task = api.create_all(vec![task(RECORDS, &paused, due(1))]).pop();
+    }
+    assert!(now_ms() < first, "this machine is too slow for this test");
+
+    // All of the other target come, each in time; of the paused one nothing.
+    let seen = Log::open(&fixture, &other).count(PAUSED).to_vec();
+    for (n, rec) in numbers(&seen).into_iter().zip(&seen) {
+        let most = due(n) + 2_000 * u64::from(patience());
+        assert!((due(n)..most).contains(&rec.at), "due {}: {rec:?}", due(n));
+    }
+    let waiting = || api.list(&format!("project={PROJECT}&status=ready"));
+    if let Some(id) = &cancelled_task {
+        let before_the_end = tasks.iter().filter(|n| **n < PAUSED).count();
+        let waiting = eventually_within(Duration::from_secs(10), "the tasks are ready", || {
+            let found = waiting();
+            if found.len() == before_the_end + 1 { Ok(found) } else { Err(format!("{found:?}")) }
+        });
+        let waits_for: BTreeSet<_> = waiting.iter().map(|of| of["waits_for"].as_str()).collect();
+        assert_eq!(waits_for, BTreeSet::from([Some("paused")]));
+        assert_eq!(api.cancel(id), "cancelled");
+        assert_eq!(api.task(id)["task_status"], "cancelled");
+    }
+    assert_eq!(cancel(&api, "timer", "cancelled"), "cancelled");
+    assert_eq!(whole(&fixture, &paused), [], "nothing went to the paused target");
+    assert!(now_ms() < due(PAUSED), "this machine is too slow for this test");
+
+    let ended = now_ms();
+    assert_eq!(target(&fixture, "resume", &paused), json!({"revision": 2}));
+    let resumed = Instant::now();
+    Log::open(&fixture, &paused).count(PAUSED);
+    println!("{PAUSED} came {:?} after the end of the pause, {mode:?}", resumed.elapsed());
+    for topic in [&paused, &other] {
+        Log::open(&fixture, topic).count(RECORDS);
+    }
+    fixture.wait_until_nothing_is_pending();
+    let all = whole(&fixture, &paused);
+    assert_eq!(numbers(&all), (0..RECORDS).collect::<Vec<_>>(), "each once, by due time");
+    let early = all.iter().enumerate().find(|(n, rec)| rec.at < ended.max(due(*n)));
+    assert!(early.is_none(), "{early:?}");
+    assert_each_once((0..RECORDS).map(|n| n.to_string()), &whole(&fixture, &other));
+    assert_eq!(whole(&fixture, &fixture.names.dead()), []);
+    if has_tasks {
+        api.wait_for(Duration::from_secs(10), PROJECT, "finished", 2 * tasks.len());
+    }
+    process.stop_well();
+}
+
+/// Bytes of a large value; more than the eighth of the budget that a paused target may keep in memory.
+const LARGE: usize = 100_000;
+const LARGE_RECORDS: usize = 120;
+
+fn what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end(mode: Mode) {
+    let fixture = fixture("tasks-target-large", mode);
+    let paused = fixture.timed_target("paused", 2);
+    let launch = fixture.launch(mode).env("WATERCLOCK_MEMORY", "32MiB");
+    let mut process = launch.start();
+    target(&fixture, "pause", &paused);
+    let (producer, intake) = (fixture.producer(), fixture.names.intake());
+    let id = |n: usize| format!("{n} {}", "x".repeat(LARGE));
+    let due = now_ms() + 4_000;
+    for n in 0..LARGE_RECORDS {
+        let record = out(id(n)).key(format!("k{n}")).to(&paused);
+        producer.send(&intake, &record.header("x-delay-until", (due + n as u64).to_string()));
+    }
+    producer.acks();
+    let tiers = || process.metric("waterclock_put_off_total");
+    eventually_within(Duration::from_secs(30), "some wait in tiers", || {
+        if tiers() > 0.0 { Ok(()) } else { Err("none does".to_owned()) }
+    });
+    // Those come up again meanwhile, and wait again.
+    let first = tiers();
+    eventually_within(Duration::from_secs(30), "they wait again", || {
+        let again = tiers();
+        if again > first + 2.0 { Ok(()) } else { Err(format!("{again} after {first}")) }
+    });
+    assert_eq!(whole(&fixture, &paused), [], "nothing went to the paused target");
+    target(&fixture, "resume", &paused);
+    let resumed = Instant::now();
+    Log::open(&fixture, &paused).ids(LARGE_RECORDS);
+    println!("all came {:?} after the end of the pause, {mode:?}", resumed.elapsed());
+    assert!(resumed.elapsed() < Duration::from_secs(40) * patience(), "as docs/tasks.md says");
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    assert_each_once((0..LARGE_RECORDS).map(id), &whole(&fixture, &paused));
+}
