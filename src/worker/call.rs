@@ -20,6 +20,7 @@ use super::request::{self, Prepared, Refused};
 use super::resolver::{Resolver, Unresolved};
 use super::secrets::Secrets;
 use super::{Clock, Settings};
+use crate::engine::header::Code;
 use crate::engine::task::answer::Answer;
 use crate::engine::task::registry::Registry;
 use crate::engine::task::result::{Outcome, RESPONSE_MAX, TaskResult};
@@ -97,7 +98,10 @@ impl Caller {
             }
             Ok(prepared) => self.make(prepared).await,
             Err(Refused { code, detail }) => {
-                let mut result = TaskResult::new(Outcome::Failed);
+                // No other call of a record that is not what was submitted ends otherwise.
+                let is_final = code == Code::BadTask.as_str();
+                let outcome = if is_final { Outcome::Gone } else { Outcome::Failed };
+                let mut result = TaskResult::new(outcome);
                 result.error = Some(format!("{code}: {detail}"));
                 End { result, is_away: false }
             }

@@ -330,7 +330,7 @@ const GAP: Millis = Millis(5);
 const BATCH_MAX: usize = 1_000;
 /// Bytes of tasks in a batch; one more may go over it.
 const BATCH_BYTES: usize = 4 << 20;
-/// A call that is open for longer is told as begun, by a batch that goes anyway.
+/// A call that is open for longer is told as begun.
 const TOLD_AFTER: Millis = Millis(200);
 /// How long a task stays away that was deferred for want of room.
 const PUT_OFF: Millis = Millis(1_000);
@@ -398,6 +398,8 @@ pub struct WorkEngine {
     /// Where the tasks stand that wait or are called, for their cancels.
     places: HashMap<Turn, Place>,
     open: BTreeMap<CallId, Open>,
+    /// When to tell of which call that it has begun, if it is open then.
+    untold: VecDeque<(Millis, CallId)>,
     done: VecDeque<Done>,
     /// What Kafka may have refused.
     suspects: Suspects,
@@ -437,6 +439,7 @@ impl WorkEngine {
             waiting: Waiting::new(Bounds { calls: limits.calls, bytes: limits.bytes }),
             places: HashMap::new(),
             open: BTreeMap::new(),
+            untold: VecDeque::new(),
             done: VecDeque::new(),
             suspects: Suspects::default(),
             flying: None,
@@ -744,7 +747,7 @@ impl WorkEngine {
         }
         for (partition, _) in flying.positions {
             if let Some(part) = self.parts.get_mut(&partition) {
-                part.failed();
+                part.touch();
             }
         }
         for done in &flying.done {
@@ -758,6 +761,7 @@ impl WorkEngine {
         for call in told {
             if let Some(open) = self.open.get_mut(&call) {
                 open.is_told = false;
+                self.untold.push_back((now.monotonic, call));
             }
         }
         for done in done.into_iter().rev() {
@@ -832,6 +836,7 @@ impl WorkEngine {
                     }
                     out.push(WorkAction::Call(call, Arc::clone(&at.task)));
                     self.open.insert(call, Open { at, since: now, is_told: false });
+                    self.untold.push_back((now.monotonic + TOLD_AFTER, call));
                 }
                 Next::Defer(at, until, breaker) => {
                     self.places.remove(&at.task.turn);
@@ -899,7 +904,30 @@ impl WorkEngine {
         });
     }
 
+    /// A call that is open for long has a batch of its own, if no other goes. Partitions that are to be let go do not wait for that.
+    fn look_at_untold(&mut self, now: Now) {
+        if self.ending.is_some() {
+            return;
+        }
+        while let Some((at, call)) = self.untold.front().copied() {
+            let Some(open) = self.open.get(&call).filter(|open| !open.is_told) else {
+                self.untold.pop_front();
+                continue;
+            };
+            match at <= now.monotonic {
+                true => {
+                    if let Some(part) = self.parts.get_mut(&open.at.partition) {
+                        part.touch();
+                    }
+                }
+                false => self.wake_at(at),
+            }
+            return;
+        }
+    }
+
     fn commit(&mut self, now: Now, out: &mut Vec<WorkAction>) {
+        self.look_at_untold(now);
         let is_ending = self.ending.is_some();
         let wants =
             self.parts.values().any(|part| part.wants_commit(is_ending) || part.has_changed());

@@ -30,7 +30,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
     request_body = model::HttpTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
-        (status = 201, description = "It is written; the same request id again has the same answer", body = Created),
+        (status = 201, description = "It is written; the same request id again has the same task_id", body = Created),
         (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
@@ -53,7 +53,7 @@ pub(in crate::api) async fn http(
     request_body = model::KafkaTask,
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
-        (status = 201, description = "It is written; the same request id again has the same answer", body = Created),
+        (status = 201, description = "It is written; the same request id again has the same task_id", body = Created),
         (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
@@ -234,6 +234,11 @@ fn checked(
         && let Err(detail) = (tasks.screen)(url)
     {
         add("url", detail);
+    }
+    if let Kind::Kafka(kafka) = request.spec.kind()
+        && registry.project(project).permits(&kafka.topic).is_err()
+    {
+        add("topic", "is not among the targets of its project".to_owned());
     }
     if request.spec.on_result().is_some() {
         add("on_result", "comes in a later release; want a task without it".to_owned());

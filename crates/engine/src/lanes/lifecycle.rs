@@ -23,7 +23,7 @@ use super::super::timers::{
     About, CancelMark, Ended, Live, Progress, Remembered, Replaced, TimerFields, TimerId,
     TimerState, Version,
 };
-use super::super::verdict::tasks::scope_of;
+use super::super::verdict::tasks::{scope_of, topics_of};
 use super::super::verdict::{Origin, PendingRecord};
 use super::super::work::Scope;
 use super::duplicates::{Duplicates, Note};
@@ -231,11 +231,14 @@ impl Timers {
 
     /// A task waits in a tier though it is overdue, or no more.
     pub(super) fn set_put_off(&mut self, lane: Lane, timer_id: TimerId, is_put_off: bool) {
-        if self.table.set_put_off(lane, timer_id, is_put_off)
-            && let Some(scope) = self.scope(lane, timer_id)
-        {
-            self.tasks.put_off(lane, &scope, is_put_off);
+        if !self.table.set_put_off(lane, timer_id, is_put_off) {
+            return;
         }
+        let Some(live) = self.table.live(lane, timer_id) else { return };
+        let (target, label) = self.table.words(live);
+        let label = label.unwrap_or_default();
+        let scope = scope_of(label, target).unwrap_or_else(|| topics_of(label));
+        self.tasks.put_off(lane, &scope, is_put_off);
     }
 
     fn end_task(&mut self, lane: Lane, timer_id: TimerId) {

@@ -208,11 +208,13 @@ impl LaneEngine {
         }
         self.facts().room()?;
         let Some(task) = &entry.task else { return Ok(()) };
+        read::is_as_submitted(&entry.record, &task.digest)?;
         let project = self.timers.tasks.registry().project(&task.project);
         if project.is_deleted {
             return Err(project_deleted(&task.project));
         }
         if task.scope.is_none() {
+            project.permits(&entry.target)?;
             verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
         }
         Ok(())
@@ -271,9 +273,17 @@ impl LaneEngine {
                 self.refuse(now, *entry, project_deleted(&task.project));
                 return None;
             }
-            if project.paused || !self.timers.tasks.is_known() {
-                self.put_off(now, entry, Millis(5_000));
+            if let Err(refusal) = project.permits(&entry.target) {
+                self.refuse(now, *entry, refusal);
                 return None;
+            }
+            if project.paused || !self.timers.tasks.is_known() {
+                let wait = self.timers.tasks.put_off_topics(now, lane, &task.label);
+                self.put_off(now, entry, wait);
+                return None;
+            }
+            if let Some(timer_id) = entry.timer_id {
+                self.set_put_off(lane, timer_id, false);
             }
             return Some(entry);
         };

@@ -21,6 +21,7 @@ use super::super::task::registry::Registry;
 use super::super::task::scope::{Limits, SERVICE_CONCURRENCY, Serving};
 use super::super::timers::{ByName, HeldBy, Progress, TimerId};
 use super::super::verdict::PendingRecord;
+use super::super::verdict::tasks::topics_of;
 use super::super::work::{Callee, Scope};
 use super::hops::PUT_OFF_MAX;
 use super::rank::Rank;
@@ -282,12 +283,10 @@ impl Tasks {
         (project.limits(), of_callee)
     }
 
-    fn is_paused(&self, scope: &Scope) -> bool {
-        let service = match &scope.callee {
-            Callee::Service(service) => Some(&**service),
-            Callee::Host(_) => None,
-        };
-        self.registry.paused(&scope.project, service)
+    /// For how long a task that goes to a topic is put off: its project is paused, or nothing was heard of it yet.
+    pub(super) fn put_off_topics(&mut self, now: UnixMillis, lane: Lane, label: &str) -> Millis {
+        let is_known = self.is_known;
+        self.scope(lane, &topics_of(label)).put_off_for(now, is_known)
     }
 
     /// Whether a task of so many bytes may go to its worker.
@@ -304,7 +303,7 @@ impl Tasks {
         if self.registry.project(&scope.project).is_deleted {
             return Permit::Deleted;
         }
-        if self.is_paused(scope) {
+        if is_paused(&self.registry, scope) {
             return Permit::PutOff(self.scope(lane, scope).put_off_for(now, true));
         }
         let (of_project, of_callee) = self.limits(scope);
@@ -424,7 +423,11 @@ impl Tasks {
     pub(super) fn reconsider(&mut self) -> Vec<Box<PendingRecord>> {
         self.scopes.retain(|_, state| !state.is_idle());
         let mut taken = Vec::new();
-        for state in self.scopes.values_mut() {
+        let registry = Arc::clone(&self.registry);
+        for ((_, scope), state) in &mut self.scopes {
+            if !is_paused(&registry, scope) {
+                state.blocked_since = None;
+            }
             taken.extend(std::mem::take(&mut state.waiting).into_values());
         }
         for of_lane in &mut self.of_lanes {
@@ -432,4 +435,12 @@ impl Tasks {
         }
         taken
     }
+}
+
+fn is_paused(registry: &Registry, scope: &Scope) -> bool {
+    let service = match &scope.callee {
+        Callee::Service(service) => Some(&**service),
+        Callee::Host(_) => None,
+    };
+    registry.paused(&scope.project, service)
 }

@@ -20,7 +20,8 @@ use super::fields::{self, Fields, Wrong, Wrongs, integer, length, wanted};
 use super::retry::Retry;
 use super::scope::{Limits, PROJECT_CONCURRENCY, SERVICE_CONCURRENCY};
 use crate::Millis;
-use crate::allow::Allow;
+use crate::allow::{Allow, BadPattern};
+use crate::header::Refusal;
 
 /// Most keys that are kept.
 pub const KEYS_MAX: usize = 10_000;
@@ -74,8 +75,8 @@ pub struct Project {
     pub create_rate: Option<Rate>,
     /// Tasks that may be created at once. As `burst` is to `rate`.
     pub create_burst: u32,
-    /// Kafka topics that its tasks may deliver to, as expressions for [`Allow::narrow`]; `None`: all that the intake permits.
-    pub targets: Option<Vec<String>>,
+    /// Kafka topics that its tasks may deliver to; `None`: all that the intake permits.
+    pub targets: Option<Topics>,
     /// How long its tasks are remembered after their end.
     pub history: Millis,
     /// Its services by name.
@@ -102,6 +103,18 @@ impl Project {
     #[must_use]
     pub fn limits(&self) -> Limits {
         Limits { concurrency: self.concurrency, rate: self.rate, burst: self.burst }
+    }
+
+    /// Whether its tasks may deliver to this topic, as far as it says.
+    ///
+    /// # Errors
+    /// `target_denied`, or `target_forbidden` for a topic of Kafka's own: the task is to be refused.
+    pub fn permits(&self, topic: &str) -> Result<(), Refusal> {
+        let Some(targets) = &self.targets else { return Ok(()) };
+        targets.allow.permits(topic).map_err(|code| {
+            let detail = format!("target {topic} is not among the topics that its project permits");
+            Refusal::new(code, detail)
+        })
     }
 
     fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Self {
@@ -142,7 +155,7 @@ impl Project {
             put("create_burst", json!(self.create_burst));
         }
         if let Some(targets) = &self.targets {
-            put("targets", json!(targets));
+            put("targets", json!(targets.patterns));
         }
         put("history", json!(self.history.to_string()));
         fields
@@ -561,25 +574,59 @@ fn rate_and_burst(
     (rate, burst)
 }
 
-fn targets(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Vec<String>> {
+/// Topics, by regular expressions for whole names.
+#[derive(Clone, Debug)]
+pub struct Topics {
+    patterns: Vec<String>,
+    allow: Allow,
+}
+
+impl Topics {
+    /// Topics whose whole names one of the expressions matches.
+    ///
+    /// # Errors
+    /// One is no regular expression, or all are too large together.
+    pub fn new(patterns: Vec<String>) -> Result<Self, BadPattern> {
+        let allow = Allow::new("", Some(&patterns))?;
+        Ok(Self { patterns, allow })
+    }
+
+    /// The expressions.
+    #[must_use]
+    pub fn patterns(&self) -> &[String] {
+        &self.patterns
+    }
+}
+
+impl PartialEq for Topics {
+    fn eq(&self, other: &Self) -> bool {
+        self.patterns == other.patterns
+    }
+}
+
+impl Eq for Topics {}
+
+fn targets(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Topics> {
     let targets = fields.read("targets", wrongs, |value| {
         let list = value.as_array().filter(|list| list.len() <= TARGETS_MAX);
         let texts = list
             .and_then(|list| list.iter().map(|text| text.as_str().map(str::to_owned)).collect());
         texts.ok_or_else(|| wanted(value, &format!("a list of at most {TARGETS_MAX} texts")))
     });
-    let targets: Vec<String> = targets?;
+    let patterns: Vec<String> = targets?;
     let mut is_sound = true;
-    for (nth, pattern) in targets.iter().enumerate() {
+    for (nth, pattern) in patterns.iter().enumerate() {
         if Allow::new("", Some(std::slice::from_ref(pattern))).is_err() {
             wrongs.add(fields::item("targets", nth), "is not a regular expression");
             is_sound = false;
         }
     }
-    if is_sound && Allow::new("", Some(&targets)).is_err() {
+    let topics = Topics::new(patterns);
+    if is_sound && topics.is_err() {
         wrongs.add("targets", "is too large together; want fewer or simpler expressions");
     }
-    Some(targets)
+    // A list that is not sound is refused as a whole.
+    topics.ok()
 }
 
 /// A rate as JSON: whole numbers without a point.

@@ -10,6 +10,7 @@ use super::super::header::{self, Code, Directive, Refusal, TimerAction};
 use super::super::sealed::{self, SUBMIT_MAX, bad_task};
 use super::super::setup::Setup;
 use super::super::state::{Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag};
+use super::super::task::digest;
 use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{Progress, TimerId, Version};
@@ -150,6 +151,14 @@ fn parts(
         }
         _ => Said::Copy,
     };
+    let has_body = match &said {
+        Said::Result(of) => of.1.outcome.carries_payload() && !of.1.letter,
+        // Of a create it is asked once it is known that there is no such task.
+        _ => kind != Kind::Submit,
+    };
+    if has_body {
+        is_as_submitted(record, &task.digest)?;
+    }
     Ok((entry, said))
 }
 
@@ -188,6 +197,14 @@ fn followed(task: TaskState, now: UnixMillis) -> Progress {
         begun: turn > 0 || attempts > 0,
         next_at: now,
         ..Progress::default()
+    }
+}
+
+/// Whether value and headers are those that the state of the task was sealed with.
+pub(crate) fn is_as_submitted(record: &Record, sealed: &[u8; 16]) -> Result<(), Refusal> {
+    match digest(record) == *sealed {
+        true => Ok(()),
+        false => Err(bad_task("its body or headers are not those that were submitted")),
     }
 }
 
@@ -246,6 +263,12 @@ pub(crate) fn scope_of(label: &str, target: &str) -> Option<Scope> {
         (None, None) => return None,
     };
     Some(Scope { project: Arc::from(project), callee })
+}
+
+/// What stands for the tasks of a project that go to topics, by the label of one of them: they are put off together.
+pub(crate) fn topics_of(label: &str) -> Scope {
+    let (project, _) = label.split_once('/').unwrap_or((label, ""));
+    Scope { project: Arc::from(project), callee: Callee::Service("".into()) }
 }
 
 /// Which task a record belongs to, and which version of it.

@@ -180,8 +180,8 @@ impl Part {
         self.is_marked |= !is_clean;
     }
 
-    /// A position was not committed: it is to be committed again.
-    pub(super) fn failed(&mut self) {
+    /// The position is to be committed again: it was not, or it is what fences a batch that says something else.
+    pub(super) fn touch(&mut self) {
         self.window.touch();
     }
 }

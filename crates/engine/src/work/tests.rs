@@ -304,6 +304,22 @@ fn a_call_that_is_open_for_long_is_told_as_begun_once() {
 }
 
 #[test]
+fn a_long_call_is_told_as_begun_though_no_other_batch_goes() {
+    let mut bench = Bench::ready();
+    bench.read(0, task(1));
+    bench.after(199);
+    assert!(bench.batch().is_none(), "it may end soon");
+    bench.after(1);
+    let (id, entries, position) = bench.batch().expect("a batch");
+    assert_eq!((entries, &*position), (said(&[(1, "started")]), "d0"));
+    bench.step(WorkEvent::Failed(id));
+    bench.after(5);
+    assert_eq!(bench.commit().0, said(&[(1, "started")]), "it goes again");
+    bench.after(10_000);
+    assert!(bench.batch().is_none(), "once");
+}
+
+#[test]
 fn a_cancel_takes_what_has_not_begun_and_leaves_what_has() {
     let mut bench = Bench::ready();
     for n in 0..5 {

@@ -236,6 +236,76 @@ fn what_is_paused_for_long_costs_little() {
 }
 
 #[test]
+fn paused_tasks_that_go_to_a_topic_cost_as_little_and_all_come_after_the_end() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"paused":true}"#);
+    let json = r#"{"type":"kafka","project":"shop","group":"g","topic":"orders.out"}"#;
+    let spec = Spec::parse(json.as_bytes()).expect("sound");
+    (0..200).for_each(|n| drop(world.create_spec(n, 1_000, &spec, None)));
+    world.after(3_000_000);
+    let before = world.hops;
+    world.after(600_000);
+    let hops = world.hops - before;
+    assert!(hops <= 3 * 200, "{hops} hops of 200 tasks in ten minutes");
+    assert_eq!(world.delivered.len(), 0);
+    world.set_registry("project/shop", "{}");
+    world.after(700_000);
+    assert_eq!(world.delivered.len(), 200);
+    // The long pause is over: what is due now does not wait for it.
+    world.create_spec(1_000, 1_000, &spec, None);
+    world.after(3_000);
+    assert_eq!(world.delivered.len(), 201);
+}
+
+#[test]
+fn a_project_says_to_which_topics_its_tasks_may_go() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let spec = |topic: &str| {
+        let json = format!(r#"{{"type":"kafka","project":"shop","group":"g","topic":"{topic}"}}"#);
+        Spec::parse(json.as_bytes()).expect("sound")
+    };
+    world.targets.insert("orders.other".to_owned());
+    world.set_registry("project/shop", r#"{"targets":["orders\\.out"]}"#);
+    let may = world.create_spec(1, 3_000, &spec("orders.out"), None);
+    let may_not = world.create_spec(2, 3_000, &spec("orders.other"), None);
+    world.after(1_000);
+    assert_eq!(world.state(&may_not), Some(TimerState::Dead), "it is not created");
+    assert_eq!(world.dead.last().map(|of| of.1), Some(Code::TargetDenied));
+    world.after(5_000);
+    assert_eq!(world.state(&may), Some(TimerState::Delivered));
+    // It is looked at again when the task is due.
+    let later = world.create_spec(3, 3_000, &spec("orders.out"), None);
+    world.after(1_000);
+    world.set_registry("project/shop", r#"{"targets":[]}"#);
+    world.after(5_000);
+    assert_eq!(world.state(&later), Some(TimerState::Dead));
+    assert_eq!(world.delivered.len(), 1);
+}
+
+#[test]
+fn a_copy_with_another_value_is_a_dead_letter_and_harms_no_task() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let json = r#"{"type":"kafka","project":"shop","group":"g","topic":"orders.out"}"#;
+    let to_topic =
+        world.create_spec(1, 30_000, &Spec::parse(json.as_bytes()).expect("sound"), None);
+    let called = world.create(2, 30_000, "");
+    world.after(2_000);
+    for id in [&to_topic, &called] {
+        world.copy_with(id, b"evil");
+    }
+    world.after(5_000);
+    let codes: Vec<Code> = world.dead.iter().map(|of| of.1).collect();
+    assert_eq!(codes, [Code::BadTask, Code::BadTask]);
+    world.after(60_000);
+    for id in [&to_topic, &called] {
+        assert_eq!(world.state(id), Some(TimerState::Delivered));
+    }
+    let values: Vec<_> = world.delivered.iter().map(|of| of.1.as_deref()).collect();
+    assert_eq!(values, [Some(&b"body"[..])]);
+    assert_eq!(world.calls_of(&called).len(), 1);
+}
+
+#[test]
 fn two_copies_of_one_task_that_wait_for_a_credit_are_one() {
     let mut world = World::new(|id, nth| match (id == world::id(1).as_str(), nth) {
         (true, 0) => (5, failed(500)),

@@ -65,7 +65,7 @@ fn all_fields_are_read() {
         burst: 7,
         create_rate: rate(2_500),
         create_burst: 3,
-        targets: Some(vec!["orders".to_owned(), "billing\\..*".to_owned()]),
+        targets: Topics::new(vec!["orders".to_owned(), "billing\\..*".to_owned()]).ok(),
         history: HISTORY_MAX,
         services: BTreeMap::new(),
     };
@@ -379,7 +379,7 @@ prop_compose! {
         history in HISTORY_MIN.0..=HISTORY_MAX.0,
     ) -> Project {
         let history = Millis(history);
-        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, targets, history, services: BTreeMap::new() }
+        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, targets: targets.map(|of| Topics::new(of).expect("sound")), history, services: BTreeMap::new() }
     }
 }
 

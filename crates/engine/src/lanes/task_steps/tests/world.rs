@@ -234,6 +234,26 @@ impl World {
         self.tell_worker(WorkEvent::Registry(Arc::clone(&self.registry)));
     }
 
+    /// Somebody who may write to a tier copies a task's record there, with another value. It comes up soon.
+    pub(super) fn copy_with(&mut self, id: &TaskId, value: &[u8]) {
+        let topics = &self.setup.topics;
+        let is_of = |record: &Record| {
+            let mut headers = record.headers();
+            headers.any(|(name, of)| {
+                name == header::ID.as_bytes() && of == Some(id.as_str().as_bytes())
+            })
+        };
+        let tiers = self.logs.iter().filter(|(at, _)| topics.tier_of(at.topic).is_some());
+        let (_, genuine) = tiers
+            .flat_map(|(_, log)| log)
+            .find(|(_, record)| is_of(record))
+            .expect("it stands in a tier");
+        let copy = Record::new(genuine.key(), Some(value), genuine.headers());
+        let all = (0..topics.names().len() as u16).map(TopicId);
+        let first = all.filter(|of| topics.tier_of(*of).is_some()).min().expect("a tier");
+        self.append(Source { topic: first, lane: id.lane_of(LANES) }, copy);
+    }
+
     // What they see.
 
     pub(super) fn timer(&self, id: &TaskId) -> Option<Timer> {
