@@ -356,6 +356,15 @@ impl World {
             };
             let engine = self.members[slot].engine.as_ref();
             let counted = engine.map_or(0, |engine| engine.figures().tasks_credits);
+            // What it has written cannot be read as long as another one's transaction is open there.
+            let is_open = |lane: &u16| {
+                let place = Place { topic: self.timers_topic, partition: i32::from(*lane) };
+                self.broker.partition(place).is_some_and(|of| of.last_stable() < of.end())
+            };
+            if lanes.iter().any(is_open) {
+                self.tasks.miscounts.remove(&slot);
+                continue;
+            }
             let is_here = |task: usize| {
                 let lane = self.tasks.drafts[task].id.lane_of(self.plan.setup.lanes);
                 lanes.contains(&lane.0)
