@@ -113,10 +113,6 @@ impl Status for Health {
             }
             Some(_) => {}
         }
-        // Before, nobody can be told whether there are tasks here, or which project is paused.
-        if !registry.is_known() {
-            return no("the projects in the meta topic are not read yet".to_owned());
-        }
         let mut reasons = lane_threads.misconfigured();
         reasons.iter_mut().for_each(|reason| reason.insert_str(0, "nothing new is admitted: "));
         reasons.extend(
@@ -144,6 +140,11 @@ impl Status for Health {
                 report.ok &= !lane_threads.statuses().is_empty();
                 report.reasons.push(format!("the worker: {why}"));
             }
+        }
+        // Before, nobody can be told whether there are tasks here, or which project is paused.
+        if !registry.is_known() {
+            report.ok = false;
+            report.reasons.push("the projects in the meta topic are not read yet".to_owned());
         }
         report.reasons.append(&mut reasons);
         if let Some(offset) = crate::kafka::damaged() {

@@ -98,7 +98,7 @@ impl Part {
         };
         gone.lost = window.pass(start).into();
         let doubt_below = if is_in_doubt { end } else { Offset(0) };
-        let is_doubt_read = window.pending() == 0 && window.upto() >= doubt_below;
+        let is_doubt_read = !is_in_doubt || window.pending() == 0 && window.upto() >= doubt_below;
         let part = Self {
             window,
             doubt_below,

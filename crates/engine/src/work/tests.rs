@@ -390,6 +390,25 @@ fn partitions_are_let_go_once_all_is_committed_and_say_that_nothing_has_begun() 
 }
 
 #[test]
+fn who_leaves_before_anything_was_read_says_again_that_nothing_has_begun() {
+    // Two tasks below the position are not done. The owner before has begun none.
+    let mut bench = Bench::assigned(Some((14, "cAQIBhg")), 14);
+    assert_eq!(bench.commit().1, "d14");
+    bench.fresh();
+    bench.step(WorkEvent::Ending(Millis(5_000)));
+    bench.after(5);
+    assert_eq!(bench.commit().1, "c14");
+    assert!(bench.is_let_go());
+    // Where that one may have begun some, it cannot be said before they were read.
+    let mut bench = Bench::assigned(Some((14, "dAQIBhg")), 14);
+    bench.commit();
+    bench.step(WorkEvent::Ending(Millis(5_000)));
+    bench.after(5);
+    assert!(bench.batch().is_none());
+    assert!(bench.is_let_go());
+}
+
+#[test]
 fn a_position_that_says_nothing_has_begun_goes_again_until_it_is_committed() {
     let mut bench = Bench::ready();
     bench.step(WorkEvent::Ending(Millis(5_000)));
