@@ -67,7 +67,7 @@ impl Resolver {
 }
 
 impl Names {
-    /// Joins the look-up that is under way, or begins one. It goes on if whoever began it gives up.
+    /// Joins the look-up that is under way, or begins one. It goes on if the call that began it gives up.
     async fn addresses(self: Arc<Self>, name: String) -> Answer {
         let mut answer = {
             let mut under_way = self.under_way.lock();

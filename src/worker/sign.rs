@@ -1,4 +1,4 @@
-//! Signatures of calls, as Standard Webhooks has them: whoever has the key knows that waterclock made the call.
+//! Signatures of calls, as Standard Webhooks has them: a receiver that has the key knows that waterclock made the call.
 
 use std::fmt;
 

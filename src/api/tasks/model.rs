@@ -486,7 +486,7 @@ pub struct TaskFilter {
     pub limit: usize,
 }
 
-/// A task that is to be created: whoever takes it seals and writes the record.
+/// A task that is to be created: the desk that takes it seals and writes the record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Submission {
     /// The id. The same request again has the same id.

@@ -26,8 +26,6 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 const DELIVERY_MS_MAX: &str = "10000";
 /// A little longer than that, so that it is librdkafka that says what happened.
 const RECEIPT_MAX: Duration = Duration::from_secs(12);
-/// How long a record waits for others that go with it.
-const LINGER_MS: &str = "2";
 /// librdkafka's largest: what a topic takes its brokers know.
 const RECORD_BYTES_MAX: &str = "1000000000";
 
@@ -194,8 +192,7 @@ impl Submitter {
             .set("partitioner", "murmur2_random")
             .set("message.timeout.ms", DELIVERY_MS_MAX)
             .set("message.max.bytes", RECORD_BYTES_MAX)
-            // A request carries what has come meanwhile: one record each costs waterclock and the broker most of their time.
-            .set("linger.ms", LINGER_MS);
+            .set("linger.ms", "0");
         let outages = Mutex::new(OutageWatch::new(connection));
         let reports = Reports { waiting: waiting.clone(), outages };
         let producer = events()
