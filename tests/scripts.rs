@@ -279,7 +279,8 @@ fn a_wrong_argument_is_named_before_anything_is_built_or_started() {
         ("scripts/check --bogus", "--bogus"),
         ("scripts/faults f1 f999", "f999"),
         ("scripts/faults f1x", "f1x"),
-        ("scripts/faults f5", "f5 is left out"),
+        ("scripts/faults f5", "f5 has its test elsewhere"),
+        ("scripts/faults f30", "f30 is left out"),
         ("scripts/sim --kind Nope", "Nope"),
         ("scripts/sim --seeds 5 --kind", "no kind"),
     ] {

@@ -171,16 +171,16 @@ pub(super) async fn closed(
     (first, until): (u64, Until),
     make: Make,
 ) -> Result<Answers, AskError> {
-    let next = Arc::new(AtomicU64::new(0));
+    // Each line has a first question of its own: a fast one could take them all.
+    let next = Arc::new(AtomicU64::new(lines as u64));
     let mut parts = JoinSet::new();
     let open = open(to, lines).await?;
     let began = Instant::now();
-    for mut line in open {
+    for (mut at, mut line) in (0..).zip(open) {
         let (next, make) = (Arc::clone(&next), Arc::clone(&make));
         parts.spawn(async move {
             let mut part = Part::new();
             loop {
-                let at = next.fetch_add(1, Ordering::Relaxed);
                 let is_over = match until {
                     Until::Over(span) => began.elapsed() >= span,
                     Until::Count(count) => at >= count,
@@ -189,6 +189,7 @@ pub(super) async fn closed(
                     return Ok(part);
                 }
                 part.ask(&mut line, make(first + at)).await?;
+                at = next.fetch_add(1, Ordering::Relaxed);
             }
         });
     }
