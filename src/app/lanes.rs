@@ -196,6 +196,7 @@ pub fn start(
         max_delay: Some(config.max_delay),
         tasks: true,
         worker: has_worker,
+        api: config.roles.api,
     };
     tracing::info!(
         instance = instance.name,

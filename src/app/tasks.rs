@@ -179,7 +179,8 @@ impl Desk for TasksOfInstance {
     }
 
     fn instances(&self) -> u16 {
-        let members = self.timers.members().map_or(1, |members| members.members().len());
+        let members = self.timers.members().map(|members| members.members()).unwrap_or_default();
+        let members = members.iter().filter(|member| member.api).count();
         u16::try_from(members).unwrap_or(u16::MAX).max(1)
     }
 

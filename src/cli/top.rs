@@ -512,6 +512,7 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
             max_delay: None,
             tasks: true,
             worker: false,
+            api: true,
         };
         let members = vec![MemberView { member, metrics: text.map(Metrics::read) }];
         Look { at: Instant::now(), wall: UnixMillis(0), members, forecast: None }

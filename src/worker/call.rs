@@ -224,7 +224,9 @@ fn failure(error: &reqwest::Error) -> (Answer, String) {
 /// How long the other side asks to be left alone: a number of seconds, or a date.
 fn retry_after(value: &HeaderValue, now: UnixMillis) -> Option<Millis> {
     let text = value.to_str().ok()?.trim();
-    if let Ok(seconds) = text.parse::<u64>() {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // Digits that make no such number are a long time, as the lane bounds it.
+        let seconds = text.parse::<u64>().unwrap_or(u64::MAX);
         return Some(Millis(seconds.saturating_mul(1_000)));
     }
     let date = httpdate::parse_http_date(text).ok()?;
@@ -245,7 +247,9 @@ mod tests {
             ("120",                           Some(120_000)),
             (" 7 ",                           Some(7_000)),
             ("18446744073709551615",          Some(u64::MAX)),
-            ("18446744073709551616",          None),
+            ("18446744073709551616",          Some(u64::MAX)),
+            ("99999999999999999999999999999", Some(u64::MAX)),
+            ("+7",                            None),
             ("-1",                            None),
             ("1.5",                           None),
             ("soon",                          None),

@@ -291,6 +291,13 @@ impl Ladder {
         fit.checked_sub(1).map(|last| self.picks[last].1)
     }
 
+    /// The index of the next longer tier that is written to.
+    #[must_use]
+    pub fn above(&self, tier: usize) -> Option<usize> {
+        let longer = (tier + 1..self.tiers.len()).find(|longer| self.tiers[*longer].open)?;
+        Some(longer)
+    }
+
     /// The index of the shortest tier that is written to.
     #[must_use]
     pub fn shortest(&self) -> usize {

@@ -178,7 +178,7 @@ fn work_of(
         return Err(bad_task(format!("a task of type {} is not called", spec.type_name())));
     };
     let TaskState { attempt, round, trigger, digest, .. } = task;
-    let sealed = Dispatch { due: trigger, attempt, round, digest };
+    let sealed = Dispatch { due: trigger, attempt, round, expires: state.expires, digest };
     Ok((turn, Some((id.lane_of(lanes), scope, sealed))))
 }
 

@@ -92,6 +92,8 @@ pub struct Dispatch {
     pub attempt: u32,
     /// How often it was asked and was not ready yet.
     pub round: u32,
+    /// Past it no call begins: the lane ends the task.
+    pub expires: Option<UnixMillis>,
     /// Of the record's value and its user's headers: [`digest`](crate::task::digest) of what is to be sent.
     pub digest: [u8; 16],
 }

@@ -188,7 +188,7 @@ pub struct TaskBatch {
 pub struct Created {
     /// The id; the same for the same project and request id.
     pub task_id: String,
-    /// When it is due, in epoch milliseconds.
+    /// When it is due, in epoch milliseconds. Where there was such a task already, that task keeps its own time.
     pub trigger_at: u64,
 }
 
@@ -347,7 +347,7 @@ pub struct TaskView {
     pub task_type: String,
     /// Where it stands.
     pub task_status: TaskStatus,
-    /// When it was to be due first, in epoch milliseconds.
+    /// When it was to be due first, in epoch milliseconds. A retry by hand of a task that was never dispatched sets it.
     pub trigger_at: u64,
     /// Its project.
     pub project: String,
@@ -356,20 +356,20 @@ pub struct TaskView {
     /// The request id that it was created with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
-    /// When it was created, in epoch milliseconds.
+    /// When it was created, or brought back by a retry by hand, in epoch milliseconds.
     pub created_at: u64,
     /// When attempts are made again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryInfo>,
     /// How often it was dispatched.
     pub turn: u32,
-    /// Attempts that were made, those that are not listed any more, too.
+    /// Attempts that were made, those that are not listed any more, too. A polling round is no attempt.
     pub attempts_total: u32,
     /// Failures in a row.
     pub failures: u32,
     /// Polling rounds that were made.
     pub rounds: u32,
-    /// Turns that were cut off, and may have called.
+    /// Turns in a row of which a worker was lost, and that may have called.
     #[serde(default)]
     pub interruptions: u32,
     /// The last attempts, the oldest first; at most 32. Not in lists.

@@ -82,8 +82,8 @@ impl Quotas {
             }),
         };
         if (held.rate, held.burst) != (rate, burst) {
-            // An empty one: a change brings no burst.
-            *held = Held { rate, burst, bucket: Bucket::new(rate, burst, now) };
+            // What it holds goes on: a change brings no burst, and takes none away.
+            *held = Held { rate, burst, bucket: held.bucket.moved_to(rate, burst, now) };
         }
         match held.bucket.take(now) {
             true => Ok(()),
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn instances_share_a_rate_and_a_change_brings_no_burst() {
+    fn instances_share_a_rate_and_a_change_neither_brings_a_burst_nor_takes_one() {
         let (quotas, shop) = (Quotas::default(), project(4_000, 4));
         let take = |ms, of| quotas.take_at(EPOCH + Millis(ms), "shop", &shop, of);
         assert_eq!(take(0, 4), Ok(()));
@@ -123,6 +123,9 @@ mod tests {
         assert_eq!(take(1_000, 4), Ok(()));
         assert!(take(1_000, 1).is_err(), "alone by now, and with an empty bucket");
         assert_eq!(take(1_250, 1), Ok(()));
+        // Four tokens have come by then. Who joins leaves this instance the two that are its share.
+        assert_eq!([take(9_000, 2), take(9_000, 2)], [Ok(()), Ok(())]);
+        assert!(take(9_000, 2).is_err());
         let free = Project::NEVER_PUT;
         assert_eq!(quotas.take_at(EPOCH, "shop", &free, 1), Ok(()));
         assert!(quotas.buckets.lock().is_empty());

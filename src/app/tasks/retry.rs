@@ -44,7 +44,7 @@ fn refused(end: TaskRetry) -> Option<Failure> {
     match end {
         TaskRetry::Due | TaskRetry::Superseded => None,
         TaskRetry::Absent => Some(Failure::NoTask),
-        TaskRetry::Held => not("a worker has it, and calls it now; wait for what comes of that"),
+        TaskRetry::Held => not("it was given to the workers; wait for what comes of that turn, or cancel it"),
         TaskRetry::Ended(TimerState::Cancelled) => {
             not("it was cancelled, and its payload is gone; create the task again")
         }

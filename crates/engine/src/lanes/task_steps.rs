@@ -29,10 +29,10 @@ use super::builder::BatchBuilder;
 use super::hops::{PUT_OFF_MAX, last_for_overdue};
 use super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
 use super::past::Waiting;
-use super::tasks::Permit;
+use super::tasks::{Permit, PutOff};
 use super::tasks::decide::{IN_DOUBT_MAX, Next, Policy, decide};
 use super::writes::PendingWrite;
-use super::{Lane, LaneEngine, Millis, Offset, Record, Source, UnixMillis};
+use super::{Lane, LaneEngine, Offset, Record, Source, UnixMillis};
 
 impl LaneEngine {
     /// Takes a record of a task that its partition let go, or a record of a topic where only such records stand.
@@ -377,10 +377,9 @@ impl LaneEngine {
     }
 
     /// A task waits in a tier, though it is overdue.
-    fn put_off(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, wait: Millis) {
-        let ladder = &self.setup.topics.ladder;
-        let tier = ladder.pick(wait).unwrap_or_else(|| ladder.shortest());
-        let tier = tier.min(last_for_overdue(&self.setup));
+    fn put_off(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, wait: PutOff) {
+        let luck = luck(entry.timer_id.unwrap_or_default(), now.0 as u32);
+        let tier = wait.tier(&self.setup.topics.ladder, last_for_overdue(&self.setup), luck);
         if let Some(timer_id) = entry.timer_id {
             self.set_put_off(entry.source.lane, timer_id, true);
         }
@@ -478,8 +477,11 @@ impl LaneEngine {
         if let Some(scope) = scope.as_ref().filter(|_| !matches!(next, Next::Running(_))) {
             match result.outcome {
                 CallOutcome::Deferred => {
-                    let until = result.until.unwrap_or(appended);
-                    self.timers.tasks.slow_down(lane, scope, until);
+                    // A task that comes back because it has expired says nothing of its service.
+                    if result.until.is_none() || result.until != entry.expires {
+                        let until = result.until.unwrap_or(appended);
+                        self.timers.tasks.slow_down(lane, scope, until);
+                    }
                 }
                 _ => self.timers.tasks.turn_ended(now, lane, scope),
             }

@@ -26,6 +26,8 @@ use super::super::work::{Callee, Scope};
 use super::hops::PUT_OFF_MAX;
 use super::rank::Rank;
 use super::{Lane, Millis, UnixMillis};
+pub(super) use pace::PutOff;
+
 use pace::Pace;
 
 /// Credits of a service or host: twice its share of open calls, within these.
@@ -57,7 +59,7 @@ pub(super) enum Permit {
     /// It waits in memory.
     Wait,
     /// It waits in a tier for about so long.
-    PutOff(Millis),
+    PutOff(PutOff),
     /// Its project was deleted.
     Deleted,
 }
@@ -94,7 +96,7 @@ impl ScopeState {
     }
 
     /// For how long one more task is put off.
-    fn put_off_for(&mut self, now: UnixMillis, is_blocked: bool) -> Millis {
+    fn put_off_for(&mut self, now: UnixMillis, is_blocked: bool) -> PutOff {
         let overdue = self.put_off + self.waiting.len() as u64 + 1;
         let blocked = is_blocked.then(|| *self.blocked_since.get_or_insert(now));
         self.pace.put_off(now, overdue, blocked)
@@ -284,7 +286,7 @@ impl Tasks {
     }
 
     /// For how long a task that goes to a topic is put off: its project is paused, or nothing was heard of it yet.
-    pub(super) fn put_off_topics(&mut self, now: UnixMillis, lane: Lane, label: &str) -> Millis {
+    pub(super) fn put_off_topics(&mut self, now: UnixMillis, lane: Lane, label: &str) -> PutOff {
         let is_known = self.is_known;
         self.scope(lane, &topics_of(label)).put_off_for(now, is_known)
     }
@@ -298,7 +300,7 @@ impl Tasks {
         bytes: usize,
     ) -> Permit {
         if !self.is_known {
-            return Permit::PutOff(PUT_OFF_MIN);
+            return Permit::PutOff(PutOff::LEAST);
         }
         if self.registry.project(&scope.project).is_deleted {
             return Permit::Deleted;

@@ -78,6 +78,16 @@ impl Bucket {
         Self { millisecond, token, full, empty_at: millisecond * u128::from(now.0) }
     }
 
+    /// The tokens that it has, whole ones, in a bucket of another rate or burst.
+    #[must_use]
+    pub fn moved_to(&self, rate: Rate, burst: u32, now: Millis) -> Self {
+        let filled = (self.millisecond * u128::from(now.0)).saturating_sub(self.empty_at);
+        let tokens = (filled.min(self.full) / self.token).min(u128::from(burst.max(1)));
+        let mut moved = Self::new(rate, burst, now);
+        moved.empty_at = moved.empty_at.saturating_sub(tokens * moved.token);
+        moved
+    }
+
     /// Takes a token, if there is one.
     pub fn take(&mut self, now: Millis) -> bool {
         let now = self.millisecond * u128::from(now.0);

@@ -204,6 +204,26 @@ fn said(entries: &[(u8, &str)]) -> Told {
 }
 
 #[test]
+fn what_has_expired_does_not_begin_and_goes_back() {
+    let mut bench = Bench::ready_under(registry(1, None, ""));
+    let expiring = |n, at: u64| {
+        let task = task(n);
+        let expires = Some(UnixMillis(1_000_000 + at));
+        Arc::new(Task { sealed: Dispatch { expires, ..task.sealed }, ..(*task).clone() })
+    };
+    let now = bench.now;
+    bench.read(0, expiring(1, now));
+    assert_eq!(bench.calls(), [1], "it expires after this millisecond");
+    bench.read(1, expiring(2, now + 500));
+    bench.read(2, task(3));
+    bench.after(501);
+    bench.fresh();
+    let told = format!("deferred {}", now + 500);
+    assert_eq!(bench.commit_all(), said(&[(1, "started"), (2, &told)]), "though it had no turn yet");
+    assert!(bench.calls().is_empty());
+}
+
+#[test]
 fn no_call_begins_before_a_position_says_so_and_only_while_it_is_fresh() {
     let mut bench = Bench::assigned(None, 0);
     bench.read(0, task(1));

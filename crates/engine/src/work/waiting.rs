@@ -431,6 +431,10 @@ impl Project {
             // The lane has not heard of it yet.
             return Verdict::Defer(now.broker + PUT_OFF, false);
         };
+        let expires = line.waiting.front().and_then(|at| at.task.sealed.expires);
+        if let Some(over) = expires.filter(|expires| *expires < now.broker) {
+            return Verdict::Defer(over, false);
+        }
         match line.breaker.gate(now.monotonic) {
             Gate::Open(until) => {
                 let until = now.broker + until.saturating_sub(now.monotonic);

@@ -46,6 +46,8 @@ pub struct Member {
     pub tasks: bool,
     /// It has a worker.
     pub worker: bool,
+    /// It has the API, so it may create tasks; one that does not say so may.
+    pub api: bool,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -67,8 +69,14 @@ struct Text {
     tasks: bool,
     #[serde(default)]
     worker: bool,
+    #[serde(default = "yes")]
+    api: bool,
     /// When it was written by the member's own clock, for people.
     at: u64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 impl Member {
@@ -84,6 +92,7 @@ impl Member {
             max_delay: self.max_delay.map(|most| most.0),
             tasks: self.tasks,
             worker: self.worker,
+            api: self.api,
             at: wall_clock().0,
         };
         // Numbers and strings: nothing in them can fail.
@@ -103,6 +112,7 @@ impl Member {
             max_delay: text.max_delay.map(Millis),
             tasks: text.tasks,
             worker: text.worker,
+            api: text.api,
         })
     }
 
@@ -228,6 +238,7 @@ mod tests {
             max_delay: Some(Millis(60_000)),
             tasks: true,
             worker: true,
+            api: false,
             threads: 1,
         }
     }

@@ -4,6 +4,7 @@ mod by_hand;
 mod refused;
 mod world;
 
+use super::super::super::Millis;
 use super::*;
 use crate::header::Code;
 use crate::messages::Outcome;
@@ -384,6 +385,26 @@ fn what_is_not_to_begin_any_more_expires() {
     world.after(20_000);
     assert_eq!(world.state(&id), Some(TimerState::Expired));
     assert!(world.calls.is_empty());
+}
+
+#[test]
+fn what_waits_at_its_worker_is_not_called_once_it_has_expired() {
+    let mut world = World::new(|_, _| (10_000, finished()));
+    world.set_registry("project/shop", r#"{"concurrency":1}"#);
+    let first = world.create(1, 1_000, "");
+    world.after(2_000);
+    let second = world.create_spec(2, 1_000, &spec(""), Some(BEGAN + Millis(6_000)));
+    let third = world.create(3, 2_000, "");
+    world.after(5_000);
+    assert_eq!(world.dispatched().count(), 3, "all three are with the worker");
+    world.after(30_000);
+    let states = [&first, &second, &third].map(|id| world.state(id));
+    let [called, expired] = [TimerState::Delivered, TimerState::Expired].map(Some);
+    assert_eq!(states, [called, expired, called]);
+    assert!(world.calls_of(&second).is_empty() && world.attempts(&second).is_empty());
+    let begun = world.calls_of(&third)[0].at;
+    assert!(begun < BEGAN + Millis(12_000), "others of its service do not wait for it: {begun:?}");
+    assert_eq!(world.credits(), (0, 0));
 }
 
 #[test]

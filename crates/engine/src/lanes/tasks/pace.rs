@@ -3,13 +3,42 @@
 //! # Invariants
 //! 1. The rate is what a scope can do, and not what it was asked to: time counts only while others of it wait for a credit. So a scope
 //!    that had little to do for an hour is not taken for a slow one when a spike comes.
-//! 2. A rate is used only after it was looked at for a while. Until then nothing is known, and a put-off is the shortest.
+//! 2. However coarse a ladder is, the tasks of a scope come up no more often in the mean than their number allows: they are spread
+//!    over the tiers above and below what is wanted.
+//! 3. A rate is used only after it was looked at for a while. Until then nothing is known, and a put-off is the shortest.
 
+use super::super::super::ladder::Ladder;
 use super::super::{Millis, UnixMillis};
 use super::{PUT_OFF_MAX, PUT_OFF_MIN, PUT_OFFS_PER_SECOND};
 
 /// How long a rate is looked at before it is used, and until the next look begins.
 const LOOK: (Millis, Millis) = (Millis(500), Millis(8_000));
+
+/// For how long a task is put off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct PutOff {
+    /// No longer than that, where `mean` does not ask for more.
+    pub(super) most: Millis,
+    /// At least so long in the mean of all that are put off.
+    pub(super) mean: Millis,
+}
+
+impl PutOff {
+    /// The shortest.
+    pub(super) const LEAST: Self = Self { most: PUT_OFF_MIN, mean: Millis(0) };
+
+    /// The tier to wait in, up to `last`. `luck`: another one for each task and each time.
+    pub(in super::super) fn tier(self, ladder: &Ladder, last: usize, luck: u64) -> usize {
+        let wait = |tier: usize| ladder.tiers()[tier].wait();
+        let tier = ladder.pick(self.most).unwrap_or_else(|| ladder.shortest()).min(last);
+        let Some(above) = ladder.above(tier).filter(|above| *above <= last) else { return tier };
+        let lacks = self.mean.saturating_sub(wait(tier));
+        let apart = wait(above).saturating_sub(wait(tier));
+        // Where steps are wide, too many would go through the short one again and again before the long one takes them.
+        let is_far = self.mean.0 > wait(tier).0 * 4;
+        if is_far || luck % apart.0.max(1) < lacks.0 { above } else { tier }
+    }
+}
 
 /// How fast the turns of a scope end, while others wait.
 #[derive(Debug, Default)]
@@ -61,14 +90,14 @@ impl Pace {
         now: UnixMillis,
         overdue: u64,
         blocked: Option<UnixMillis>,
-    ) -> Millis {
+    ) -> PutOff {
         let wait = match (blocked, self.rate(now).filter(|rate| *rate > 0)) {
             (Some(since), _) => (now - since).0 / 4,
             (None, Some(rate)) => overdue.saturating_mul(1_000_000) / (rate * 4),
             (None, None) => self.silent.map_or(0, |since| (now - since).0 / 4),
         };
-        let least = PUT_OFF_MIN.0.max(overdue * 1_000 / PUT_OFFS_PER_SECOND);
-        Millis(wait.max(least)).min(PUT_OFF_MAX)
+        let mean = Millis(overdue * 1_000 / PUT_OFFS_PER_SECOND).min(PUT_OFF_MAX);
+        PutOff { most: Millis(wait).min(PUT_OFF_MAX).max(mean).max(PUT_OFF_MIN), mean }
     }
 }
 
@@ -78,6 +107,10 @@ fn per_thousand_seconds(count: u64, over: Millis) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::cmp::Reverse;
+    use std::collections::BinaryHeap;
+
+    use super::super::super::super::ladder::{LEAD_MAX, Preset};
     use super::*;
 
     const T0: UnixMillis = UnixMillis(1_000_000);
@@ -96,11 +129,11 @@ mod tests {
     fn the_first_of_a_spike_are_put_off_for_the_shortest_time() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0, 1, None), Millis(1_000));
+        assert_eq!(pace.put_off(T0, 1, None).most, PUT_OFF_MIN);
         // One turn has ended in a millisecond: that is no rate yet.
         pace.ended(T0 + Millis(1), true);
         assert_eq!(pace.rate(T0 + Millis(1)), None);
-        assert_eq!(pace.put_off(T0 + Millis(1), 3_000, None), Millis(3_000));
+        assert_eq!(pace.put_off(T0 + Millis(1), 3_000, None).most, Millis(3_000));
     }
 
     #[test]
@@ -113,7 +146,7 @@ mod tests {
         let now = T0 + Millis(3_600_000);
         assert_eq!(pace.rate(now), None);
         pace.denied(now);
-        assert_eq!(pace.put_off(now, 100, None), Millis(1_000));
+        assert_eq!(pace.put_off(now, 100, None).most, PUT_OFF_MIN);
         // Neither does one that comes after a busy time.
         let busy_until = busy(&mut pace, now, 10_000, Millis(1));
         pace.ended(busy_until, false);
@@ -128,14 +161,14 @@ mod tests {
         let mut pace = Pace::default();
         // 10 turns a second for 20 s.
         let now = busy(&mut pace, T0, 200, Millis(100));
-        let wait = pace.put_off(now, 4_000, None);
+        let wait = pace.put_off(now, 4_000, None).most;
         assert!((95_000..=105_000).contains(&wait.0), "4,000 take 400 s, not four times {wait}");
     }
 
     #[test]
     fn a_blocked_scope_is_asked_again_after_a_quarter_of_that_time_and_at_a_bounded_rate() {
         let pace = Pace::default();
-        let at = |after: u64, overdue| pace.put_off(T0 + Millis(after), overdue, Some(T0));
+        let at = |after: u64, overdue| pace.put_off(T0 + Millis(after), overdue, Some(T0)).most;
         assert_eq!(at(0, 1), Millis(1_000));
         assert_eq!(at(60_000, 1), Millis(15_000));
         assert_eq!(at(60_000, 100_000), Millis(100_000));
@@ -147,10 +180,53 @@ mod tests {
     fn where_nothing_ends_the_wait_grows_with_the_silence() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0 + Millis(40_000), 1, None), Millis(10_000));
+        assert_eq!(pace.put_off(T0 + Millis(40_000), 1, None).most, Millis(10_000));
         pace.ended(T0 + Millis(40_000), true);
         pace.denied(T0 + Millis(40_001));
-        let wait = pace.put_off(T0 + Millis(40_001), 1, None);
+        let wait = pace.put_off(T0 + Millis(40_001), 1, None).most;
         assert_eq!(wait, Millis(10_000), "one in 40 s: a quarter of what the next takes");
+    }
+
+    /// So many paused tasks fall due within 8 s in one lane: put-offs a second from `from` until `until`, in seconds after the start.
+    fn put_offs(ladder: &Ladder, tasks: u64, spans: [(u64, u64); 2]) -> [u64; 2] {
+        let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
+        let mut queue: BinaryHeap<Reverse<(u64, u64, bool)>> =
+            (0..tasks).map(|n| Reverse((n * 8_000 / tasks, n, true))).collect();
+        let (pace, mut put_off, mut counts) = (Pace::default(), 0, [0; 2]);
+        let end = spans.iter().map(|(_, until)| until * 1_000).max().expect("one");
+        while let Some(Reverse((at, n, is_first))) = queue.pop().filter(|next| next.0.0 < end) {
+            for (count, (from, until)) in counts.iter_mut().zip(spans) {
+                *count += u64::from((from * 1_000..until * 1_000).contains(&at));
+            }
+            put_off += u64::from(is_first);
+            let wait = pace.put_off(T0 + Millis(at), put_off, Some(T0));
+            let luck = (n << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
+            let tier = wait.tier(ladder, last, luck);
+            queue.push(Reverse((at + ladder.tiers()[tier].wait().0, n, false)));
+        }
+        let mut each = counts.into_iter().zip(spans);
+        std::array::from_fn(|_| each.next().map_or(0, |(n, (from, until))| n / (until - from)))
+    }
+
+    #[test]
+    fn a_hundred_thousand_paused_tasks_come_up_as_seldom_as_is_promised_on_every_ladder() {
+        for preset in Preset::ALL {
+            let ladder = Ladder::new(&preset.holds(), &[], LEAD_MAX).expect("sound");
+            // One of six lanes: 16,667 of them.
+            let [first, later] = put_offs(&ladder, 16_667, [(10, 130), (2_400, 3_600)]);
+            assert!((200..=6_100 / 6).contains(&first), "{preset}: {first} a second at first");
+            assert!((1..400 / 6).contains(&later), "{preset}: {later} a second after 40 minutes");
+        }
+    }
+
+    #[test]
+    fn a_short_pause_of_few_is_over_within_a_quarter_of_it() {
+        let ladder = Ladder::new(&Preset::Round.holds(), &[], LEAD_MAX).expect("sound");
+        let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
+        let wait = Pace::default().put_off(T0 + Millis(240_000), 500, Some(T0));
+        for luck in 0..10_000 {
+            let tier = wait.tier(&ladder, last, luck);
+            assert!(ladder.tiers()[tier].wait() <= Millis(60_000));
+        }
     }
 }
