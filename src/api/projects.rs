@@ -52,6 +52,8 @@ pub enum PutError {
     },
     /// There are too many of them, or they are too large.
     NoRoom(Wrong),
+    /// The project of a service was deleted.
+    Deleted(Wrong),
     /// Kafka does not answer; the text says whether the change may have been written.
     Unavailable(String),
 }
@@ -79,6 +81,9 @@ impl From<PutError> for Problem {
             }
             PutError::NoRoom(wrong) => {
                 Self::new(StatusCode::CONFLICT, "no_room", wrong.to_string())
+            }
+            PutError::Deleted(wrong) => {
+                Self::new(StatusCode::CONFLICT, "project_deleted", wrong.detail)
             }
             PutError::Unavailable(detail) => {
                 Self::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", detail).later(5)

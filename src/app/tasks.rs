@@ -5,6 +5,8 @@ mod retry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use tokio::task::spawn_blocking;
 
 use super::timers::{TimersOfInstance, error};
@@ -240,6 +242,7 @@ impl Projects for TasksOfInstance {
                         PutError::Conflict { current: revision }
                     }
                     meta::PutError::NoRoom(wrong) => PutError::NoRoom(wrong),
+                    meta::PutError::Deleted(wrong) => PutError::Deleted(wrong),
                     other => {
                         tracing::warn!(
                             error = &other as &dyn std::error::Error,
@@ -390,6 +393,7 @@ fn retry(of: &Retry) -> RetryInfo {
 
 fn attempt(of: &timers::Attempt) -> Attempt {
     let result = &of.result;
+    let (response, response_b64) = beginning(result.response.as_deref());
     Attempt {
         turn: of.turn,
         started: result.started.map(|at| at.0),
@@ -398,6 +402,21 @@ fn attempt(of: &timers::Attempt) -> Attempt {
         outcome: result.outcome.as_str().to_owned(),
         error: result.error.clone(),
         worker: result.worker.clone(),
+        response,
+        response_b64,
+    }
+}
+
+/// The beginning of an answer, as text or in base64. A character at its end may be cut.
+fn beginning(bytes: Option<&[u8]>) -> (Option<String>, Option<String>) {
+    let Some(bytes) = bytes else { return (None, None) };
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(error) if error.error_len().is_none() => {
+            let whole = &bytes[..error.valid_up_to()];
+            (Some(String::from_utf8_lossy(whole).into_owned()), None)
+        }
+        Err(_) => (None, Some(BASE64_STANDARD.encode(bytes))),
     }
 }
 
@@ -408,6 +427,16 @@ mod tests {
     use crate::engine::task::scope::TasksPartition;
     use crate::engine::timers::{HeldBy, LaneTimer, Progress, Timer, TimerId, TimerState, Version};
     use crate::engine::{Lane, Offset};
+
+    #[test]
+    fn the_beginning_of_an_answer_is_shown_as_text_where_it_is_one() {
+        let text = |text: &str| (Some(text.to_owned()), None);
+        assert_eq!(beginning(None), (None, None));
+        assert_eq!(beginning(Some(b"paid")), text("paid"));
+        // The limit is in bytes, so it may cut a character.
+        assert_eq!(beginning(Some(&"pa\u{e9}".as_bytes()[..3])), text("pa"));
+        assert_eq!(beginning(Some(b"\xffpaid")), (None, Some("/3BhaWQ=".to_owned())));
+    }
 
     fn record(state: TimerState, progress: Progress) -> TaskRecord {
         let timer_id = TimerId([1; 16]);

@@ -114,6 +114,72 @@ fn what_one_instance_puts_all_others_hear_within_two_seconds() {
 }
 
 #[test]
+fn of_two_that_change_one_revision_at_the_same_time_one_is_told_of_the_other() {
+    let fixture = Fixture::new("registry-race");
+    let (a, b) = (start(&fixture, "a"), start(&fixture, "b"));
+    for round in 0..6u64 {
+        let gate = Arc::new(std::sync::Barrier::new(2));
+        let puts = [&a, &b].map(|of| {
+            let (put, gate) = (of.members.registrar().clone(), Arc::clone(&gate));
+            let concurrency = if std::ptr::eq(of, &raw const a) { 7 } else { 8 };
+            let change = Change::of_project("shop", Project { concurrency, ..Project::NEVER_PUT });
+            std::thread::spawn(move || {
+                gate.wait();
+                (concurrency, put.put(change, Some(round)))
+            })
+        });
+        let done = puts.map(|put| put.join().expect("no panic"));
+        let won: Vec<_> = done.iter().filter(|(_, put)| put.is_ok()).collect();
+        assert_eq!(won.len(), 1, "round {round}: {done:?}");
+        for (_, put) in &done {
+            let lost = matches!(put, Err(PutError::Conflict { revision, .. }) if *revision == round + 1);
+            assert!(lost || *put.as_ref().expect("the one that won") == round + 1, "{done:?}");
+        }
+        for of in [&a, &b] {
+            heard(of.members.registry(), Instant::now(), |known| {
+                let shop = known.project("shop");
+                (shop.revision, shop.concurrency) == (round + 1, won[0].0)
+            });
+        }
+    }
+    // Without a revision both come in, one after the other.
+    let puts = [&a, &b].map(|of| {
+        let put = of.members.registrar().clone();
+        std::thread::spawn(move || put.put(paused(true), None))
+    });
+    let mut revisions = puts.map(|put| put.join().expect("no panic").expect("put"));
+    revisions.sort_unstable();
+    assert_eq!(revisions, [7, 8]);
+    stop(a);
+    stop(b);
+}
+
+#[test]
+fn a_project_that_is_deleted_takes_its_services_with_it() {
+    let fixture = Fixture::new("registry-delete");
+    let (a, b) = (start(&fixture, "a"), start(&fixture, "b"));
+    let put = a.members.registrar().clone();
+    let service = || {
+        let read = read_request("service/shop/pay", br#"{"address":"https://pay.example"}"#);
+        read.expect("sound")
+    };
+    put.put(paused(false), None).expect("put");
+    put.put(service(), None).expect("put");
+    let deleted = Project { is_deleted: true, ..Project::NEVER_PUT };
+    put.put(Change::of_project("shop", deleted), Some(1)).expect("deleted");
+    let refused = b.members.registrar().put(service(), None);
+    assert!(matches!(refused, Err(PutError::Deleted(_))), "{refused:?}");
+    b.members.registrar().put(paused(false), None).expect("put again");
+    for of in [&a, &b] {
+        heard(of.members.registry(), Instant::now(), |known| known.project("shop").revision == 3);
+        let known = of.members.registry().get();
+        assert!(known.service("shop", "pay").is_none(), "its services are gone");
+    }
+    stop(a);
+    stop(b);
+}
+
+#[test]
 fn a_value_that_cannot_be_read_leaves_the_last_and_a_topic_that_was_made_again_counts_as_it_is() {
     let fixture = Fixture::new("registry-broken");
     let a = start(&fixture, "a");

@@ -8,6 +8,7 @@ mod members;
 mod registrar;
 mod registry;
 mod roster;
+mod turn;
 mod writer;
 
 pub use follow::Follower;

@@ -336,6 +336,12 @@ pub struct Attempt {
     /// Who made the call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// How the answer begins, at most 1 KiB of it, if it is UTF-8.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<String>,
+    /// The same in base64, if it is not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response_b64: Option<String>,
 }
 
 /// A task as it is now.

@@ -117,6 +117,8 @@ codes! {
     StaleSubmit = "stale_submit",
     /// A task was dispatched as often as its specification allows, or its answer was final: it has failed.
     TaskFailed = "task_failed",
+    /// The project of the task was deleted.
+    ProjectDeleted = "project_deleted",
 }
 
 impl fmt::Display for Code {

@@ -415,10 +415,13 @@ impl LaneEngine {
         let error = Some(refusal.to_string());
         let result = TaskResult { error, ended: Some(now), ..TaskResult::new(CallOutcome::Failed) };
         let (next, _) = decide(before, &result, policy, now);
-        let Next::Again(after) = next else { return Some(entry) };
+        let (Next::Again(after) | Next::Failed(after, _)) = next else { return Some(entry) };
         let lane = entry.source.lane;
         self.write_attempt(lane, timer_id, before, &next, result);
         self.timers.set_progress(lane, timer_id, after);
+        if let Next::Failed(..) = next {
+            return Some(entry);
+        }
         self.write_progress(now, &entry, after, TimerState::Delay);
         entry.due = after.next_at;
         self.route(now, entry);
@@ -489,6 +492,9 @@ impl LaneEngine {
         if is_attempt {
             if result.in_doubt {
                 result.error = Some(workers_lost(&next));
+            }
+            if let (CallOutcome::NotYet, Next::Failed(after, _)) = (result.outcome, &next) {
+                result.error.get_or_insert_with(|| not_ready(*after));
             }
             self.write_attempt(lane, timer_id, before, &next, result.clone());
         }
@@ -698,7 +704,7 @@ impl LaneEngine {
 }
 
 fn project_deleted(project: &str) -> Refusal {
-    refusal(Code::TaskFailed, format!("project {project} was deleted"))
+    refusal(Code::ProjectDeleted, format!("project {project} was deleted"))
 }
 
 /// What is said of turns in doubt that count as an attempt, and of what a person can do then.
@@ -717,13 +723,17 @@ fn workers_lost(next: &Next) -> String {
 /// What a dead letter says of a task that has failed.
 fn failure(result: &TaskResult, after: Progress) -> String {
     let what = match (result.outcome, result.status, result.error.as_deref()) {
-        (CallOutcome::NotYet, ..) => format!("not ready after {} rounds", after.rounds),
+        (CallOutcome::NotYet, ..) => not_ready(after),
         (_, Some(status), None) => format!("status {status}"),
         (_, Some(status), Some(error)) => format!("status {status}: {error}"),
         (_, None, Some(error)) => error.to_owned(),
         (outcome, None, None) => outcome.as_str().to_owned(),
     };
     format!("attempt {}: {what}", after.attempts)
+}
+
+fn not_ready(after: Progress) -> String {
+    format!("not ready after {} rounds", after.rounds)
 }
 
 /// What jitter goes by: tasks that failed together do not come back together.

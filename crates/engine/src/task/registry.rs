@@ -713,6 +713,48 @@ impl Registry {
         Ok(())
     }
 
+    /// Whether it has what a change says, as that revision.
+    #[must_use]
+    pub fn has(&self, change: &Change) -> bool {
+        match &change.setting {
+            Setting::Project(name, Some(project)) => {
+                let known = self.project(name);
+                *project == Project { services: BTreeMap::new(), ..known.clone() }
+            }
+            Setting::Service(project, name, service) => {
+                self.service(project, name) == service.as_ref()
+            }
+            Setting::Target(topic, target) => self.targets.get(topic) == target.as_ref(),
+            Setting::Project(name, None) => self.project(name).revision == 0,
+        }
+    }
+
+    /// Whether a change may be made, now that all else is known.
+    ///
+    /// # Errors
+    /// It is a service of a project that was deleted.
+    pub fn permits(&self, change: &Change) -> Result<(), Wrong> {
+        match &change.setting {
+            Setting::Service(project, _, Some(_)) if self.project(project).is_deleted => {
+                let detail = format!("the project {project} was deleted; put it first");
+                Err(Wrong { at: change.key.clone(), detail })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What goes away with a change: the services of a project that is deleted.
+    #[must_use]
+    pub fn goes_with(&self, change: &Change) -> Vec<Change> {
+        match &change.setting {
+            Setting::Project(name, Some(project)) if project.is_deleted => {
+                let services = self.project(name).services.keys();
+                services.map(|service| Change::of_service(name, service, None)).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The revision of what a change would take the place of; 0: nothing is said of it.
     #[must_use]
     pub fn revision_before(&self, change: &Change) -> u64 {

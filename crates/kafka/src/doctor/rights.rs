@@ -207,11 +207,10 @@ pub fn acls(
     // `dead` reads as a group of its own, and so do the workers.
     let group = format!("--resource-pattern-type prefixed --group {}", quoted(namespace));
     lines.push(grant(&group, &ON_THE_GROUP));
-    if wish.exactly_once {
-        let ids = quoted(&format!("{namespace}/"));
-        let resource = format!("--resource-pattern-type prefixed --transactional-id {ids}");
-        lines.push(grant(&resource, &[Write, Describe]));
-    }
+    // Lanes and workers commit under such ids where they deliver exactly once, and everybody changes projects and targets under one.
+    let ids = quoted(&format!("{namespace}/"));
+    let resource = format!("--resource-pattern-type prefixed --transactional-id {ids}");
+    lines.push(grant(&resource, &[Write, Describe]));
     let on_targets = [Write, Describe, DescribeConfigs];
     match allowed {
         None => {

@@ -365,5 +365,6 @@ fn the_least_acls_name_every_resource() {
     }
     wish.exactly_once = false;
     let lines = acls(&wish, None, "b:9092", "User:wc");
-    assert!(!lines.iter().any(|line| line.contains("transactional-id")));
+    let ids = "prefixed --transactional-id ns/ ";
+    assert!(lines.iter().any(|line| line.contains(ids)), "projects are changed in transactions");
 }

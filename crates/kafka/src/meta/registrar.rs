@@ -1,30 +1,29 @@
 //! Changes what is known of projects and services: writes it to `<ns>.meta`, for all instances to read.
 //!
 //! # Invariants
-//! 1. A change is compared with what this process has read, which is [`FRESH`] old at most. Of two instances that change one
-//!    key within that time the last write wins.
-//! 2. One change at a time, from here: the next one is compared with what the one before has made.
+//! 1. A change is compared with all that stands in the topic before it: instances change it one after the other, each in a
+//!    [`Turn`].
+//! 2. A project that is deleted takes its services with it, in the same transaction.
 //! 3. What was put is in the [`RegistryFeed`] of this process when [`Registrar::put`] returns.
 //! 4. Nothing is written that [`registry::read`] would refuse.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::durable;
 use super::log;
 use super::registry::RegistryFeed;
+use super::turn::{Lost, Turn};
 use crate::client::Connection;
+use crate::cluster::PROBE_KEY;
 use waterclock_engine::task::Wrong;
 use waterclock_engine::task::registry::{self, Change};
 
-/// How old what a change is compared with may be.
-const FRESH: Duration = Duration::from_secs(2);
-/// Longest wait for that. Probes of the brokers' clocks bring the end of the topic every second.
-const FRESH_MAX: Duration = Duration::from_secs(5);
-/// Longest wait for all replicas in sync.
-const WRITE_MAX: Duration = Duration::from_secs(10);
+/// How long it takes the turn again, if others take it away.
+const TURNS_MAX: Duration = Duration::from_secs(10);
+/// Between two such tries, at first and at most.
+const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Longest wait until this process has read what it wrote.
 const READ_MAX: Duration = Duration::from_secs(5);
 
@@ -46,12 +45,18 @@ pub enum PutError {
     /// No instance could read it. Nothing was written.
     #[error("{}", list(.0))]
     Wrong(Vec<Wrong>),
-    /// This process has not read the end of meta for too long. Nothing was written: try again.
+    /// Its project was deleted. Nothing was written: put the project first.
+    #[error("{0}")]
+    Deleted(Wrong),
+    /// This process could not read the end of meta. Nothing was written: try again.
     #[error(
-        "what is known of projects is older than {} s, since Kafka does not answer; try again",
-        FRESH.as_secs()
+        "this instance could not read what is known of projects within {} s; try again",
+        READ_MAX.as_secs()
     )]
     Behind,
+    /// Other instances change projects all the time. Nothing was written: try again.
+    #[error("other instances changed projects for {} s without a gap; try again", TURNS_MAX.as_secs())]
+    Busy,
     /// Kafka did not take it, or did not say so. See the source for whether it may be in force.
     #[error("the change could not be written")]
     Write(#[from] log::Error),
@@ -72,6 +77,8 @@ pub struct Registrar(Arc<Inner>);
 struct Inner {
     connection: Connection,
     topic: String,
+    /// The transactional id of all turns.
+    id: String,
     feed: RegistryFeed,
     turn: Mutex<()>,
 }
@@ -79,7 +86,9 @@ struct Inner {
 impl Registrar {
     /// `topic` is `<ns>.meta`; `feed` is what this process reads there.
     pub(super) fn new(connection: Connection, topic: String, feed: RegistryFeed) -> Self {
-        Self(Arc::new(Inner { connection, topic, feed, turn: Mutex::default() }))
+        let namespace = topic.strip_suffix(".meta").unwrap_or(&topic);
+        let id = format!("{namespace}/registry");
+        Self(Arc::new(Inner { connection, topic, id, feed, turn: Mutex::default() }))
     }
 
     /// Puts a change in force as the next revision, which it gives back; 0 where it takes something away. `expected`: the
@@ -90,24 +99,81 @@ impl Registrar {
     /// # Errors
     /// See [`PutError`]. Of [`PutError::Write`] and [`PutError::Unread`] the change may be in force.
     pub fn put(&self, change: Change, expected: Option<u64>) -> Result<u64, PutError> {
-        let Inner { connection, topic, feed, turn } = &*self.0;
-        let _turn = turn.lock();
-        if !feed.wait_until_fresh(FRESH, FRESH_MAX) {
-            return Err(PutError::Behind);
+        let _turn = self.0.turn.lock();
+        let began = Instant::now();
+        let (mut wait, mut tried) = (WAIT.0, None);
+        loop {
+            match self.0.put(&change, expected, &mut tried) {
+                Ok(revision) => return Ok(revision),
+                Err(Trouble::Taken) if began.elapsed() < TURNS_MAX => {}
+                Err(Trouble::Taken) => return Err(PutError::Busy),
+                Err(Trouble::Put(error)) => return Err(error),
+            }
+            // Two that take the turn from each other come apart.
+            std::thread::sleep(wait.mul_f64(0.5 + rand::random::<f64>()));
+            wait = (wait * 2).min(WAIT.1);
         }
-        let known = feed.get();
-        let revision = known.revision_before(&change);
+    }
+}
+
+/// Why one try has not put a change in force.
+enum Trouble {
+    /// Another instance has taken the turn.
+    Taken,
+    Put(PutError),
+}
+
+impl From<PutError> for Trouble {
+    fn from(error: PutError) -> Self {
+        Self::Put(error)
+    }
+}
+
+impl From<Lost> for Trouble {
+    fn from(lost: Lost) -> Self {
+        match lost {
+            Lost::Taken => Self::Taken,
+            Lost::Failed(error) => Self::Put(error.into()),
+        }
+    }
+}
+
+impl Inner {
+    /// One try. `tried`: what the last one has written, if it is not known whether that stands.
+    fn put(
+        &self,
+        change: &Change,
+        expected: Option<u64>,
+        tried: &mut Option<Change>,
+    ) -> Result<u64, Trouble> {
+        let turn = Turn::take(&self.connection, &self.topic, &self.id)?;
+        // All that was committed in turns before stands in front of this record, which says nothing.
+        let here = turn.write(&[(PROBE_KEY, None)])?;
+        if !self.feed.wait_until_read(here, READ_MAX) {
+            return Err(PutError::Behind.into());
+        }
+        let known = self.feed.get();
+        if let Some(written) = tried.take().filter(|tried| known.has(tried)) {
+            return Ok(written.revision());
+        }
+        let revision = known.revision_before(change);
         if expected.is_some_and(|expected| expected != revision) {
-            return Err(PutError::Conflict { key: change.key().to_owned(), revision });
+            let key = change.key().to_owned();
+            return Err(PutError::Conflict { key, revision }.into());
         }
-        let change = change.with_revision(revision.saturating_add(1));
+        known.permits(change).map_err(PutError::Deleted)?;
+        let change = change.clone().with_revision(revision.saturating_add(1));
         known.has_room(&change).map_err(PutError::NoRoom)?;
         let value = change.value();
         registry::read(change.key(), value.as_deref().map(str::as_bytes))
             .map_err(PutError::Wrong)?;
-        let offset = durable::write(connection, topic, change.key(), value.as_deref(), WRITE_MAX)?;
-        if !feed.wait_until_read(offset, READ_MAX) {
-            return Err(PutError::Unread);
+        let with = known.goes_with(&change);
+        let mut records: Vec<_> = with.iter().map(|with| (with.key(), with.value())).collect();
+        records.push((change.key(), value));
+        *tried = Some(change.clone());
+        let offset = turn.write(&records)?;
+        if !self.feed.wait_until_read(offset, READ_MAX) {
+            return Err(PutError::Unread.into());
         }
         tracing::info!(
             key = change.key(),

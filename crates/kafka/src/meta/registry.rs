@@ -7,7 +7,7 @@
 //! 3. After [`RegistryFeed`] says that an offset is read, it gives a registry that has what stands there.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
@@ -29,8 +29,8 @@ pub(super) struct RegistryReader {
 struct Progress {
     /// One past the last record that was read.
     next: Offset,
-    /// When the topic's end was last reached.
-    complete: Option<Instant>,
+    /// The topic's end was reached once.
+    is_complete: bool,
     /// Tasks are in force.
     has_tasks: bool,
 }
@@ -61,7 +61,7 @@ impl RegistryReader {
 
     /// All records that the topic had a moment ago are taken in.
     pub(super) fn reached_end(&mut self) {
-        self.progress.complete = Some(Instant::now());
+        self.progress.is_complete = true;
     }
 }
 
@@ -99,7 +99,7 @@ impl RegistryFeed {
     /// Whether the topic was read to its end once.
     #[must_use]
     pub fn is_known(&self) -> bool {
-        self.0.progress.lock().complete.is_some()
+        self.0.progress.lock().is_complete
     }
 
     /// Whether tasks are in force by now; false before [`is_known`](Self::is_known).
@@ -111,7 +111,7 @@ impl RegistryFeed {
     /// Tells what was read.
     pub(super) fn publish(&self, read: &RegistryReader) {
         fail::fail_point!("registry_unread", |_| ());
-        if read.progress.complete.is_none() {
+        if !read.progress.is_complete {
             return;
         }
         // A topic that is read from its beginning again mostly says what is known.
@@ -126,20 +126,11 @@ impl RegistryFeed {
         self.0.moved.notify_all();
     }
 
-    /// Waits until the end of the topic was reached within the last `age`, for `most`; false: it was not.
-    pub(super) fn wait_until_fresh(&self, age: Duration, most: Duration) -> bool {
-        self.wait(most, |progress| progress.complete.is_some_and(|at| at.elapsed() <= age))
-    }
-
     /// Waits until a record is read, for `most`; false: it was not.
     pub(super) fn wait_until_read(&self, offset: Offset, most: Duration) -> bool {
-        self.wait(most, |progress| progress.next > offset)
-    }
-
-    fn wait(&self, most: Duration, is_enough: impl Fn(&Progress) -> bool) -> bool {
         let mut progress = self.0.progress.lock();
-        self.0.moved.wait_while_for(&mut progress, |known| !is_enough(known), most);
-        is_enough(&progress)
+        self.0.moved.wait_while_for(&mut progress, |known| known.next <= offset, most);
+        progress.next > offset
     }
 }
 
@@ -211,15 +202,14 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_woken_by_the_record_and_by_the_end() {
+    fn who_waits_is_woken_by_the_record() {
         let feed = RegistryFeed::default();
-        let age = Duration::from_secs(60);
-        assert!(!feed.wait_until_fresh(age, Duration::from_millis(5)));
+        assert!(!feed.wait_until_read(Offset(0), Duration::from_millis(5)));
         let waits = std::thread::spawn({
             let feed = feed.clone();
             move || {
                 let most = Duration::from_secs(30);
-                feed.wait_until_read(Offset(7), most) && feed.wait_until_fresh(age, most)
+                feed.wait_until_read(Offset(7), most)
             }
         });
         let mut reader = RegistryReader::default();
@@ -229,6 +219,5 @@ mod tests {
             feed.publish(&reader);
         }
         assert!(waits.join().unwrap());
-        assert!(!feed.wait_until_fresh(Duration::ZERO, Duration::from_millis(5)), "it gets old");
     }
 }

@@ -1,0 +1,152 @@
+//! The turn to change what is known of projects and services in `<ns>.meta`: one process has it at a time.
+//!
+//! It is a producer of transactions under one id of the namespace. Who begins under that id takes the turn from who had it: Kafka
+//! ends the transaction that the other one has open, and refuses all that it writes from then on.
+//!
+//! # Invariants
+//! 1. What is committed in a turn was committed while nobody else had taken the turn.
+//! 2. No transaction stays open for longer than [`STEP_MAX`], as the readers of the topic wait for its end.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::client::ClientContext;
+use rdkafka::error::KafkaError;
+use rdkafka::message::{DeliveryResult, Message as _};
+use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext};
+
+use super::PARTITION;
+use super::log::{Error, kafka};
+use crate::client::Connection;
+use crate::client::raw::TopicProducer;
+use crate::client::errors::{self, ErrorKind};
+use crate::client::oauth::tokens;
+use crate::client::raw::ask;
+use waterclock_engine::Offset;
+
+/// Longest wait for each step: to take the turn, and to commit.
+const STEP_MAX: Duration = Duration::from_secs(5);
+
+/// Keeps where the last record stands, or why it is not there.
+#[derive(Clone, Default)]
+struct Outcome(Arc<Mutex<Option<Result<Offset, KafkaError>>>>);
+
+impl ClientContext for Outcome {
+    tokens!();
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "change of projects and services");
+    }
+}
+
+impl ProducerContext for Outcome {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, delivery: &DeliveryResult<'_>, _: usize) {
+        *self.0.lock() = Some(match delivery {
+            Ok(message) => Ok(Offset(message.offset())),
+            Err((error, _)) => Err(error.clone()),
+        });
+    }
+}
+
+/// Why nothing was written in a turn.
+#[derive(Debug)]
+pub(super) enum Lost {
+    /// Another process has taken the turn. Of what was being written it may be unknown whether it stands: read it again, and take
+    /// the turn again.
+    Taken,
+    /// Kafka did not take it, or did not say so.
+    Failed(Error),
+}
+
+/// The turn, until somebody takes it.
+pub(super) struct Turn {
+    producer: TopicProducer<Outcome>,
+    outcome: Outcome,
+    topic: String,
+}
+
+impl Turn {
+    /// Takes the turn under this transactional id.
+    ///
+    /// Blocks for at most two [steps](STEP_MAX).
+    ///
+    /// # Errors
+    /// [`Lost::Taken`]: somebody was faster.
+    pub(super) fn take(connection: &Connection, topic: &str, id: &str) -> Result<Self, Lost> {
+        let step_ms = STEP_MAX.as_millis().to_string();
+        let mut config = connection.client("waterclock-registry");
+        config
+            .set("transactional.id", id)
+            .set("transaction.timeout.ms", &step_ms)
+            .set("message.timeout.ms", &step_ms)
+            .set("linger.ms", "0")
+            .set("retry.backoff.ms", "2")
+            .set("retry.backoff.max.ms", "50")
+            .set("allow.auto.create.topics", "false");
+        let failed = |source| Lost::Failed(kafka("make a writer of", topic, source));
+        let outcome = Outcome::default();
+        let producer = TopicProducer::create(&config, outcome.clone()).map_err(failed)?;
+        let client = producer.inner().client();
+        connection.token(client);
+        // A client without a connection looks for its coordinator every half second only; any question makes one first.
+        let _ = ask::controller(client, STEP_MAX);
+        let turn = Self { producer, outcome, topic: topic.to_owned() };
+        match turn.producer.inner().init_transactions(STEP_MAX) {
+            Ok(()) => Ok(turn),
+            Err(_) if turn.is_taken() => Err(Lost::Taken),
+            Err(source) => Err(Lost::Failed(kafka("take the turn to change", topic, source))),
+        }
+    }
+
+    /// Commits these records of [`PARTITION`], all or none of them; `None` takes away what stands under a key. Gives back where the
+    /// last one stands.
+    ///
+    /// # Errors
+    /// See [`Lost`]. The turn is over then.
+    pub(super) fn write(&self, records: &[(&str, Option<String>)]) -> Result<Offset, Lost> {
+        let topic = &self.topic;
+        let failed = |source| match self.is_taken() {
+            true => Lost::Taken,
+            false => Lost::Failed(kafka("write", topic, source)),
+        };
+        *self.outcome.0.lock() = None;
+        let producer = self.producer.inner();
+        producer.begin_transaction().map_err(failed)?;
+        for (key, value) in records {
+            let mut record: BaseRecord<'_, str, str, usize> =
+                BaseRecord::with_opaque_to(topic, 0).partition(PARTITION).key(key);
+            record.payload = value.as_deref();
+            if let Err((error, _)) = producer.send(record) {
+                let _ = producer.abort_transaction(STEP_MAX);
+                return Err(failed(error));
+            }
+        }
+        let committed = self.producer.commit(STEP_MAX);
+        let written = self.outcome.0.lock().take();
+        match (committed, written) {
+            (Ok(()), Some(Ok(offset))) => Ok(offset),
+            (Err(_), _) if self.is_taken() => Err(Lost::Taken),
+            (_, Some(Err(source))) if !errors::kind(&source).may_be_written() => {
+                let _ = producer.abort_transaction(STEP_MAX);
+                Err(failed(source))
+            }
+            (committed, _) => {
+                if let Err((_, told)) = committed {
+                    tracing::warn!(topic, error = told, "could not commit a change of projects");
+                }
+                // What was not committed ends with this, or at its time limit.
+                let _ = producer.abort_transaction(STEP_MAX);
+                let key = records.last().map_or("", |(key, _)| *key).to_owned();
+                Err(Lost::Failed(Error::Unacknowledged { topic: topic.clone(), key }))
+            }
+        }
+    }
+
+    fn is_taken(&self) -> bool {
+        let fatal = self.producer.inner().client().fatal_error();
+        fatal.is_some_and(|(code, _)| ErrorKind::of(code) == ErrorKind::ProducerFenced)
+    }
+}
