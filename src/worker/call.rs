@@ -136,7 +136,8 @@ impl Caller {
             }
         };
         // Who says that it is gone has said all, however its answer goes on.
-        let is_gone = seen.status == Some(410) && Answer::Status(410).outcome(&http) == Outcome::Gone;
+        let is_gone =
+            seen.status == Some(410) && Answer::Status(410).outcome(&http) == Outcome::Gone;
         let outcome = if is_gone { Outcome::Gone } else { answer.outcome(&http) };
         let mut result = TaskResult::new(outcome);
         result.status = seen.status;

@@ -133,7 +133,12 @@ fn task(spec: Value, body: &[u8]) -> Task {
         (b"of-the-record", Some(b"not sent")),
     ];
     let record = Record::new(None, Some(body), headers.into_iter());
-    let sealed = Dispatch { due: UnixMillis(5_000), attempt: 2, digest: digest(&record), ..Dispatch::default() };
+    let sealed = Dispatch {
+        due: UnixMillis(5_000),
+        attempt: 2,
+        digest: digest(&record),
+        ..Dispatch::default()
+    };
     Task {
         turn: Turn { name: TimerId([7; 16]), version: Version::default(), turn: 3 },
         lane: Lane(0),

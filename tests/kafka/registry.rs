@@ -132,7 +132,8 @@ fn of_two_that_change_one_revision_at_the_same_time_one_is_told_of_the_other() {
         let won: Vec<_> = done.iter().filter(|(_, put)| put.is_ok()).collect();
         assert_eq!(won.len(), 1, "round {round}: {done:?}");
         for (_, put) in &done {
-            let lost = matches!(put, Err(PutError::Conflict { revision, .. }) if *revision == round + 1);
+            let lost =
+                matches!(put, Err(PutError::Conflict { revision, .. }) if *revision == round + 1);
             assert!(lost || *put.as_ref().expect("the one that won") == round + 1, "{done:?}");
         }
         for of in [&a, &b] {

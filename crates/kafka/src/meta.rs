@@ -1,6 +1,7 @@
 //! `<ns>.meta`: what is in force for a namespace, and what its members say of themselves.
 
 mod durable;
+mod exclusive;
 mod follow;
 mod live;
 mod log;
@@ -8,7 +9,6 @@ mod members;
 mod registrar;
 mod registry;
 mod roster;
-mod turn;
 mod writer;
 
 pub use follow::Follower;

@@ -29,8 +29,8 @@ use super::builder::BatchBuilder;
 use super::hops::{PUT_OFF_MAX, last_for_overdue};
 use super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
 use super::past::Waiting;
-use super::tasks::{Permit, PutOff};
 use super::tasks::decide::{IN_DOUBT_MAX, Next, Policy, decide};
+use super::tasks::{Permit, PutOff};
 use super::writes::PendingWrite;
 use super::{Lane, LaneEngine, Offset, Record, Source, UnixMillis};
 

@@ -219,7 +219,11 @@ fn what_has_expired_does_not_begin_and_goes_back() {
     bench.after(501);
     bench.fresh();
     let told = format!("deferred {}", now + 500);
-    assert_eq!(bench.commit_all(), said(&[(1, "started"), (2, &told)]), "though it had no turn yet");
+    assert_eq!(
+        bench.commit_all(),
+        said(&[(1, "started"), (2, &told)]),
+        "though it had no turn yet"
+    );
     assert!(bench.calls().is_empty());
 }
 

@@ -1,8 +1,8 @@
 //! Changes what is known of projects and services: writes it to `<ns>.meta`, for all instances to read.
 //!
 //! # Invariants
-//! 1. A change is compared with all that stands in the topic before it: instances change it one after the other, each in a
-//!    [`Turn`].
+//! 1. A change is compared with all that stands in the topic before it: one instance writes at a time, by an
+//!    [`ExclusiveWriter`].
 //! 2. A project that is deleted takes its services with it, in the same transaction.
 //! 3. What was put is in the [`RegistryFeed`] of this process when [`Registrar::put`] returns.
 //! 4. Nothing is written that [`registry::read`] would refuse.
@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::exclusive::{ExclusiveWriter, Lost};
 use super::log;
 use super::registry::RegistryFeed;
-use super::turn::{Lost, Turn};
 use crate::client::Connection;
 use crate::cluster::PROBE_KEY;
 use waterclock_engine::task::Wrong;
 use waterclock_engine::task::registry::{self, Change};
 
-/// How long it takes the turn again, if others take it away.
-const TURNS_MAX: Duration = Duration::from_secs(10);
+/// How long it begins again, if others do, too.
+const FENCED_MAX: Duration = Duration::from_secs(10);
 /// Between two such tries, at first and at most.
 const WAIT: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// Longest wait until this process has read what it wrote.
@@ -55,7 +55,7 @@ pub enum PutError {
     )]
     Behind,
     /// Other instances change projects all the time. Nothing was written: try again.
-    #[error("other instances changed projects for {} s without a gap; try again", TURNS_MAX.as_secs())]
+    #[error("other instances changed projects for {} s without a gap; try again", FENCED_MAX.as_secs())]
     Busy,
     /// Kafka did not take it, or did not say so. See the source for whether it may be in force.
     #[error("the change could not be written")]
@@ -77,7 +77,7 @@ pub struct Registrar(Arc<Inner>);
 struct Inner {
     connection: Connection,
     topic: String,
-    /// The transactional id of all turns.
+    /// The transactional id of all writers.
     id: String,
     feed: RegistryFeed,
     turn: Mutex<()>,
@@ -105,11 +105,11 @@ impl Registrar {
         loop {
             match self.0.put(&change, expected, &mut tried) {
                 Ok(revision) => return Ok(revision),
-                Err(Trouble::Taken) if began.elapsed() < TURNS_MAX => {}
-                Err(Trouble::Taken) => return Err(PutError::Busy),
+                Err(Trouble::Fenced) if began.elapsed() < FENCED_MAX => {}
+                Err(Trouble::Fenced) => return Err(PutError::Busy),
                 Err(Trouble::Put(error)) => return Err(error),
             }
-            // Two that take the turn from each other come apart.
+            // Two that fence each other come apart.
             std::thread::sleep(wait.mul_f64(0.5 + rand::random::<f64>()));
             wait = (wait * 2).min(WAIT.1);
         }
@@ -118,8 +118,8 @@ impl Registrar {
 
 /// Why one try has not put a change in force.
 enum Trouble {
-    /// Another instance has taken the turn.
-    Taken,
+    /// Another instance has begun to write.
+    Fenced,
     Put(PutError),
 }
 
@@ -132,7 +132,7 @@ impl From<PutError> for Trouble {
 impl From<Lost> for Trouble {
     fn from(lost: Lost) -> Self {
         match lost {
-            Lost::Taken => Self::Taken,
+            Lost::Fenced => Self::Fenced,
             Lost::Failed(error) => Self::Put(error.into()),
         }
     }
@@ -146,9 +146,9 @@ impl Inner {
         expected: Option<u64>,
         tried: &mut Option<Change>,
     ) -> Result<u64, Trouble> {
-        let turn = Turn::take(&self.connection, &self.topic, &self.id)?;
-        // All that was committed in turns before stands in front of this record, which says nothing.
-        let here = turn.write(&[(PROBE_KEY, None)])?;
+        let writer = ExclusiveWriter::begin(&self.connection, &self.topic, &self.id)?;
+        // All that writers before have committed stands in front of this record, which says nothing.
+        let here = writer.write(&[(PROBE_KEY, None)])?;
         if !self.feed.wait_until_read(here, READ_MAX) {
             return Err(PutError::Behind.into());
         }
@@ -171,7 +171,7 @@ impl Inner {
         let mut records: Vec<_> = with.iter().map(|with| (with.key(), with.value())).collect();
         records.push((change.key(), value));
         *tried = Some(change.clone());
-        let offset = turn.write(&records)?;
+        let offset = writer.write(&records)?;
         if !self.feed.wait_until_read(offset, READ_MAX) {
             return Err(PutError::Unread.into());
         }

@@ -1,10 +1,10 @@
-//! The turn to change what is known of projects and services in `<ns>.meta`: one process has it at a time.
+//! The one writer that changes what is known of projects and services in `<ns>.meta`.
 //!
-//! It is a producer of transactions under one id of the namespace. Who begins under that id takes the turn from who had it: Kafka
-//! ends the transaction that the other one has open, and refuses all that it writes from then on.
+//! It is a producer of transactions under one id of the namespace. Who begins under that id fences the writer before, in whichever
+//! process: Kafka ends the transaction that it has open, and refuses all that it writes from then on.
 //!
 //! # Invariants
-//! 1. What is committed in a turn was committed while nobody else had taken the turn.
+//! 1. What is committed was committed while no other writer had begun since this one.
 //! 2. No transaction stays open for longer than [`STEP_MAX`], as the readers of the topic wait for its end.
 
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext};
 use super::PARTITION;
 use super::log::{Error, kafka};
 use crate::client::Connection;
-use crate::client::raw::TopicProducer;
 use crate::client::errors::{self, ErrorKind};
 use crate::client::oauth::tokens;
+use crate::client::raw::TopicProducer;
 use crate::client::raw::ask;
 use waterclock_engine::Offset;
 
-/// Longest wait for each step: to take the turn, and to commit.
+/// Longest wait for each step: to begin, and to commit.
 const STEP_MAX: Duration = Duration::from_secs(5);
 
 /// Keeps where the last record stands, or why it is not there.
@@ -51,31 +51,30 @@ impl ProducerContext for Outcome {
     }
 }
 
-/// Why nothing was written in a turn.
+/// Why nothing was written.
 #[derive(Debug)]
 pub(super) enum Lost {
-    /// Another process has taken the turn. Of what was being written it may be unknown whether it stands: read it again, and take
-    /// the turn again.
-    Taken,
+    /// Another writer has begun. Of what was being written it may be unknown whether it stands: begin again, and read it.
+    Fenced,
     /// Kafka did not take it, or did not say so.
     Failed(Error),
 }
 
-/// The turn, until somebody takes it.
-pub(super) struct Turn {
+/// The only writer, until another one begins.
+pub(super) struct ExclusiveWriter {
     producer: TopicProducer<Outcome>,
     outcome: Outcome,
     topic: String,
 }
 
-impl Turn {
-    /// Takes the turn under this transactional id.
+impl ExclusiveWriter {
+    /// Begins under this transactional id.
     ///
     /// Blocks for at most two [steps](STEP_MAX).
     ///
     /// # Errors
-    /// [`Lost::Taken`]: somebody was faster.
-    pub(super) fn take(connection: &Connection, topic: &str, id: &str) -> Result<Self, Lost> {
+    /// [`Lost::Fenced`]: another one has begun meanwhile.
+    pub(super) fn begin(connection: &Connection, topic: &str, id: &str) -> Result<Self, Lost> {
         let step_ms = STEP_MAX.as_millis().to_string();
         let mut config = connection.client("waterclock-registry");
         config
@@ -93,11 +92,11 @@ impl Turn {
         connection.token(client);
         // A client without a connection looks for its coordinator every half second only; any question makes one first.
         let _ = ask::controller(client, STEP_MAX);
-        let turn = Self { producer, outcome, topic: topic.to_owned() };
-        match turn.producer.inner().init_transactions(STEP_MAX) {
-            Ok(()) => Ok(turn),
-            Err(_) if turn.is_taken() => Err(Lost::Taken),
-            Err(source) => Err(Lost::Failed(kafka("take the turn to change", topic, source))),
+        let writer = Self { producer, outcome, topic: topic.to_owned() };
+        match writer.producer.inner().init_transactions(STEP_MAX) {
+            Ok(()) => Ok(writer),
+            Err(_) if writer.is_fenced() => Err(Lost::Fenced),
+            Err(source) => Err(Lost::Failed(kafka("begin to change", topic, source))),
         }
     }
 
@@ -105,11 +104,11 @@ impl Turn {
     /// last one stands.
     ///
     /// # Errors
-    /// See [`Lost`]. The turn is over then.
+    /// See [`Lost`]. Begin another one then.
     pub(super) fn write(&self, records: &[(&str, Option<String>)]) -> Result<Offset, Lost> {
         let topic = &self.topic;
-        let failed = |source| match self.is_taken() {
-            true => Lost::Taken,
+        let failed = |source| match self.is_fenced() {
+            true => Lost::Fenced,
             false => Lost::Failed(kafka("write", topic, source)),
         };
         *self.outcome.0.lock() = None;
@@ -128,7 +127,7 @@ impl Turn {
         let written = self.outcome.0.lock().take();
         match (committed, written) {
             (Ok(()), Some(Ok(offset))) => Ok(offset),
-            (Err(_), _) if self.is_taken() => Err(Lost::Taken),
+            (Err(_), _) if self.is_fenced() => Err(Lost::Fenced),
             (_, Some(Err(source))) if !errors::kind(&source).may_be_written() => {
                 let _ = producer.abort_transaction(STEP_MAX);
                 Err(failed(source))
@@ -145,7 +144,7 @@ impl Turn {
         }
     }
 
-    fn is_taken(&self) -> bool {
+    fn is_fenced(&self) -> bool {
         let fatal = self.producer.inner().client().fatal_error();
         fatal.is_some_and(|(code, _)| ErrorKind::of(code) == ErrorKind::ProducerFenced)
     }
