@@ -8,6 +8,7 @@ mod limits;
 mod misbehaving;
 mod refused;
 mod targets;
+mod tokens;
 
 use serde_json::Value;
 
