@@ -2,6 +2,7 @@
 
 mod before;
 mod calls;
+mod commands;
 mod crashes;
 mod forged;
 mod limits;
