@@ -157,7 +157,7 @@ impl Ended {
     /// Each line that it printed.
     #[track_caller]
     pub fn lines(&self) -> Vec<Value> {
-        let each = self.said.lines().map(|line| serde_json::from_str(line));
+        let each = self.said.lines().map(serde_json::from_str);
         each.collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 }

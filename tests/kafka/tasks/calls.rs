@@ -164,6 +164,12 @@ fn a_cancel_says_that_it_is_too_late_or_not_decided_yet() {
     assert_eq!(api.end_of(&failed)["task_status"], "failed");
     assert_eq!(api.cancel(&failed), "failed");
     assert_eq!(api.task(&failed)["task_status"], "failed");
+    let (status, told) = api.answered("PUT", "/v1/projects/paused", Some(&json!({"paused": true})));
+    assert_eq!(status, 200, "{told}");
+    let soon = json!({"expires_at": now_ms() + 4_000});
+    let expired = api.create(&with(task("paused", &stub, "/ok", "0s"), soon));
+    assert_eq!(api.end_of(&expired)["task_status"], "expired");
+    assert_eq!(api.cancel(&expired), "expired");
 
     let fine = api.create(&task("fine", &stub, "/slow?ms=3000", "0s"));
     let retry = json!({"retry": {"count": 5, "interval": 1}});
