@@ -2,15 +2,19 @@
 
 mod before;
 mod calls;
+mod commands;
 mod crashes;
 mod forged;
 mod limits;
 mod misbehaving;
 mod refused;
 mod targets;
+mod tokens;
 
-use crate::support::tasks::{Api, is_final, task, turns, with};
-use crate::support::{Fixture, Launch, Mode};
+use serde_json::Value;
+
+use crate::support::tasks::{Api, command, is_final, task, turns, with};
+use crate::support::{Fixture, Launch, Mode, Process, eventually};
 
 const LANES: u16 = 4;
 
@@ -27,4 +31,32 @@ fn launch<'a>(fixture: &'a Fixture, data: &str, roles: &str) -> Launch<'a> {
 fn launch_for<'a>(fixture: &'a Fixture, data: &str, roles: &str, network: &str) -> Launch<'a> {
     let launch = fixture.launch(Mode::ExactlyOnce).data(data).arg("--roles").arg(roles);
     launch.config(&format!("[callbacks]\nnetworks = [\"{network}\"]\n"))
+}
+
+/// Puts a service of a project.
+#[track_caller]
+fn put_service(api: &Api, project: &str, service: &str, settings: &Value) {
+    let path = format!("/v1/projects/{project}/services/{service}");
+    let (status, told) = api.answered("PUT", &path, Some(settings));
+    assert_eq!(status, 200, "{told}");
+}
+
+/// Partitions of tasks that the worker of a process has taken over last.
+fn partitions(worker: &Process) -> usize {
+    let log = worker.log();
+    let taken = log.lines().rfind(|line| line.contains("worker has taken partitions over"));
+    let count =
+        taken.and_then(|line| line.split_once("partitions=")?.1.split(' ').next()?.parse().ok());
+    count.unwrap_or_default()
+}
+
+/// Waits until each has partitions of the workers' group, and none has another's.
+#[track_caller]
+fn share(workers: &[&Process]) {
+    eventually("all workers have partitions", || {
+        let owned: Vec<usize> = workers.iter().map(|worker| partitions(worker)).collect();
+        let all: usize = owned.iter().sum();
+        let is_shared = all == usize::from(LANES) && !owned.contains(&0);
+        if is_shared { Ok(()) } else { Err(format!("{owned:?}")) }
+    });
 }

@@ -79,6 +79,7 @@ impl Shared {
 /// | `/notyet?n=` | the first n calls: 202; then 200 |
 /// | `/slow?ms=&status=&n=` | the status, 200 unless told, after so long; the first n calls: 500 |
 /// | `/status?is=` | this status |
+/// | `/away/`, and whatever follows | 503 |
 /// | `/hang` | none |
 /// | `/drip` | a byte every 20 ms |
 /// | `/big` | a body of 1 GiB |
@@ -261,6 +262,7 @@ fn answer(call: &Call, mut to: &TcpStream, shared: &Shared) -> std::io::Result<b
             simple(&format!("{status} Status"))
         }
         "/status" => simple(&format!("{} Status", told("is").unwrap_or(200))),
+        _ if path.starts_with("/away/") => simple("503 Away"),
         "/410" => simple("410 Gone"),
         "/redirect" => simple("302 Found\r\nlocation: /ok"),
         "/reset" => Ok(false),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Call, Endpoint, PATIENCE, Process, eventually_within};
+use super::{Call, Endpoint, PATIENCE, Process, eventually_within, waterclock};
 
 /// What asks the API of one process, over one connection after the other.
 pub struct Api {
@@ -15,9 +15,21 @@ pub struct Api {
 impl Api {
     #[track_caller]
     pub fn of(process: &Process) -> Self {
-        let client = reqwest::blocking::Client::builder().timeout(2 * PATIENCE).no_proxy().build();
-        let base = format!("http://{}", process.address().expect("it serves"));
-        Self { client: client.expect("a client"), base }
+        Self::with(process, reqwest::header::HeaderMap::new())
+    }
+
+    /// One that sends this token.
+    #[track_caller]
+    pub fn of_holder(process: &Process, token: &str) -> Self {
+        let value = format!("Bearer {token}").parse().expect("a header");
+        Self::with(process, [(reqwest::header::AUTHORIZATION, value)].into_iter().collect())
+    }
+
+    #[track_caller]
+    fn with(process: &Process, headers: reqwest::header::HeaderMap) -> Self {
+        let client = reqwest::blocking::Client::builder().timeout(2 * PATIENCE).no_proxy();
+        let client = client.default_headers(headers).build().expect("a client");
+        Self { client, base: format!("http://{}", process.address().expect("it serves")) }
     }
 
     /// Status and body, whatever they are.
@@ -125,6 +137,38 @@ impl Api {
         assert_eq!(status, 200, "{told}");
         told["outcome"].as_str().expect("an outcome").to_owned()
     }
+}
+
+/// How a command ended, and what it printed.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub said: String,
+    pub error: String,
+}
+
+impl Ended {
+    /// The only line that it printed.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.said).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// Each line that it printed.
+    #[track_caller]
+    pub fn lines(&self) -> Vec<Value> {
+        let each = self.said.lines().map(serde_json::from_str);
+        each.collect::<Result<_, _>>().unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// Runs a command that asks this process.
+#[track_caller]
+pub fn command(process: &Process, words: &[&str]) -> Ended {
+    let server = format!("http://{}", process.address().expect("it serves"));
+    let ended = waterclock().args(words).args(["--server", &server]).output().expect("it runs");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    Ended { code: ended.status.code(), said: text(&ended.stdout), error: text(&ended.stderr) }
 }
 
 /// Whether nothing becomes of it any more.

@@ -7,7 +7,7 @@ use waterclock::kafka::topics::{create, wanted};
 
 use super::{Api, launch, task};
 use crate::support::{
-    Endpoint, Fixture, Log, assert_each_once, eventually, now_ms, out, waterclock, whole,
+    Endpoint, Fixture, Log, Process, assert_each_once, eventually, now_ms, out, waterclock, whole,
 };
 
 const TIMERS: usize = 400;
@@ -67,7 +67,8 @@ fn an_instance_that_says_it_is_ready_creates_tasks_or_says_that_there_are_none()
 fn tasks_come_into_force_between_two_starts_and_timers_go_on() {
     let fixture = of_before("tasks-before");
     let target = fixture.target("out", 2);
-    let mut old = launch(&fixture, "a", "lanes,worker,api").start();
+    let start = |data: &str| launch(&fixture, data, "lanes,worker,api").start();
+    let mut members = [start("a"), start("b")];
     let stub = Endpoint::start();
 
     let producer = fixture.producer();
@@ -81,19 +82,28 @@ fn tasks_come_into_force_between_two_starts_and_timers_go_on() {
     }
     producer.acks();
     let asked = task("shop", &stub, "/ok", "0s");
-    let (status, told) = Api::of(&old).answered("POST", "/v1/tasks/http", Some(&asked));
-    assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
-    assert!(told["detail"].as_str().unwrap_or_default().contains("topics apply --tasks"), "{told}");
-
+    let refuses = |member: &Process| {
+        let (status, told) = Api::of(member).answered("POST", "/v1/tasks/http", Some(&asked));
+        assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
+        let detail = told["detail"].as_str().unwrap_or_default();
+        assert!(detail.contains("topics apply --tasks"), "{told}");
+    };
+    // One after the other is started again, while timers fall due.
+    for (n, data) in ["a", "b"].into_iter().enumerate() {
+        members.iter().for_each(refuses);
+        members[n].stop_well();
+        members[n] = start(data);
+    }
+    println!("both were started again {} ms after the first submit", now_ms() - submitted);
     let (code, said) = apply_tasks(&fixture);
     assert!(code != Some(0) && said.contains("live members"), "{code:?}: {said}");
-    let (status, told) = Api::of(&old).answered("POST", "/v1/tasks/http", Some(&asked));
-    assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
+    members.iter().for_each(refuses);
+    assert!(now_ms() < submitted + DELAY, "timers are due after the change, too");
 
-    old.stop_well();
+    members.iter_mut().for_each(Process::stop_well);
     let (code, said) = apply_tasks(&fixture);
     assert_eq!(code, Some(0), "{said}");
-    let mut new = launch(&fixture, "a", "lanes,worker,api").start();
+    let mut new = start("a");
     let api = Api::of(&new);
     let id = api.create(&asked);
     assert_eq!(api.end_of(&id)["task_status"], "finished");

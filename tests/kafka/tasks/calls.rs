@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Api, fixture, launch, task, turns, with};
-use crate::support::{Call, Endpoint, eventually, now_ms, patience};
+use crate::support::{Call, Endpoint, Process, eventually, now_ms, patience};
 
 /// How late a call may be on a machine that does little else, in milliseconds.
 const LATE: u64 = 1_000;
@@ -91,10 +91,107 @@ fn a_task_is_called_until_it_succeeds_or_is_cancelled() {
     let mut between = gaps(&calls);
     println!("gaps between polling rounds: {between:?}");
     between.sort_unstable();
-    assert!(between[0] >= 1_000 && between[2] < 1_000 + late() / 5, "{between:?}");
+    let within = between[0] >= 1_000 && between[2] < 1_000 + late() / 5;
+    assert!(within && between[4] < 1_000 + late(), "{between:?}");
 
     // What was cancelled is not called any more, long after its next call would have been due.
     assert_eq!(stub.calls_of(&unborn).len(), 0);
     assert_eq!([&slow, &broken].map(|id| stub.calls_of(id).len()), [1, 1]);
+    process.stop_well();
+}
+
+#[test]
+fn one_request_is_one_task_after_its_end_over_another_instance_and_after_a_restart() {
+    let fixture = fixture("tasks-again");
+    let start = |data: &str| launch(&fixture, data, "lanes,worker,api").start();
+    let (mut a, mut b) = (start("a"), start("b"));
+    let stub = Endpoint::start();
+    let asked = |request: &str, target: &str| {
+        with(task("shop", &stub, target, "0s"), json!({ "request_id": request }))
+    };
+    let requests = [asked("fine", "/ok"), asked("gone", "/410"), asked("cancelled", "/hang")];
+    // It is cancelled before it is due.
+    let requests = requests.map(|one| match one["request_id"].as_str() {
+        Some("cancelled") => with(one, json!({"delay": "1h"})),
+        _ => one,
+    });
+    let create = |process: &Process| {
+        let api = Api::of(process);
+        requests.iter().map(|one| api.create(one)).collect::<Vec<_>>()
+    };
+    let ids = create(&a);
+    assert_eq!(Api::of(&b).cancel(&ids[2]), "cancelled");
+    let ends = |process: &Process| {
+        let api = Api::of(process);
+        let of = |id: &String| {
+            let end = api.end_of(id);
+            ["task_status", "turn", "created_at", "ended_at"].map(|of| end[of].clone())
+        };
+        ids.iter().map(of).collect::<Vec<_>>()
+    };
+    let first = ends(&a);
+    let status: Vec<_> = first.iter().map(|of| &of[0]).collect();
+    assert_eq!(json!(status), json!(["finished", "failed", "cancelled"]));
+
+    // What would come of it has come before something that was asked for later.
+    let check = |process: &Process| {
+        assert_eq!(create(process), ids, "the same tasks");
+        let api = Api::of(process);
+        let later = api.create_all(vec![task("shop", &stub, "/ok", "0s"); 16]);
+        later.iter().for_each(|id| drop(api.end_of(id)));
+        assert_eq!(ends(process), first, "nothing has changed");
+        let calls: Vec<_> = ids.iter().map(|id| stub.calls_of(id).len()).collect();
+        assert_eq!(calls, [1, 1, 0]);
+    };
+    check(&a);
+    check(&b);
+    b.stop_well();
+    a.stop_well();
+    // One that has its index, and one that has to read it again.
+    let (mut a, mut c) = (start("a"), start("c"));
+    check(&a);
+    check(&c);
+    c.stop_well();
+    a.stop_well();
+}
+
+#[test]
+fn a_cancel_says_that_it_is_too_late_or_not_decided_yet() {
+    let fixture = fixture("tasks-late-cancel");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    let failed = api.create(&task("shop", &stub, "/410", "0s"));
+    assert_eq!(api.end_of(&failed)["task_status"], "failed");
+    assert_eq!(api.cancel(&failed), "failed");
+    assert_eq!(api.task(&failed)["task_status"], "failed");
+    let (status, told) = api.answered("PUT", "/v1/projects/paused", Some(&json!({"paused": true})));
+    assert_eq!(status, 200, "{told}");
+    let soon = json!({"expires_at": now_ms() + 4_000});
+    let expired = api.create(&with(task("paused", &stub, "/ok", "0s"), soon));
+    assert_eq!(api.end_of(&expired)["task_status"], "expired");
+    assert_eq!(api.cancel(&expired), "expired");
+
+    let fine = api.create(&task("fine", &stub, "/slow?ms=3000", "0s"));
+    let retry = json!({"retry": {"count": 5, "interval": 1}});
+    let broken = with(task("broken", &stub, "/slow?ms=3000&status=500", "0s"), retry);
+    let broken = api.create(&broken);
+    let open = [fine, broken];
+    eventually("the calls are open", || {
+        let running = open.each_ref().map(|id| api.task(id)["task_status"].clone());
+        if running.iter().all(|of| of == "running") { Ok(()) } else { Err(format!("{running:?}")) }
+    });
+    for id in &open {
+        let path = format!("/v1/tasks/{id}");
+        let (status, told) = api.answered("DELETE", &format!("{path}?wait=0s"), None);
+        let want = json!({"task_id": id, "outcome": "pending", "again": path});
+        assert_eq!((status, told), (202, want));
+    }
+    assert_eq!(stub.ended(), 1, "the calls were open");
+    let ends = open.each_ref().map(|id| api.end_of(id)["task_status"].clone());
+    assert_eq!(ends, [json!("finished"), json!("cancelled")]);
+    let again = open.each_ref().map(|id| api.cancel(id));
+    assert_eq!(again, ["finished", "stopped"], "it says what became of it");
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(open.each_ref().map(|id| stub.calls_of(id).len()), [1, 1], "none follows");
     process.stop_well();
 }

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use waterclock::engine::murmur2;
+use waterclock::engine::task::scope::SERVICE_CONCURRENCY;
 
-use super::{Api, fixture, launch, task, turns, with};
+use super::{Api, LANES, fixture, launch, partitions, put_service, share, task, turns, with};
 use crate::support::{
     Call, Endpoint, Fixture, Process, eventually, eventually_within, now_ms, patience, patient,
 };
@@ -14,6 +16,13 @@ const TASKS: usize = 600;
 const PROJECT: &str = "shop";
 /// Requests that may be on their way at one moment: the connection of each has it, and no byte of it was sent.
 const ON_THEIR_WAY: usize = 4;
+/// Services that may have one call open, each in a project of its own; each partition serves as many of them.
+const NARROW: usize = 8;
+const NARROW_TASKS: usize = 120;
+/// How long their calls take.
+const NARROW_MS: u64 = 100;
+/// Tasks whose calls take longer than a rebalance waits for them.
+const LONG: usize = 12;
 /// A result that a worker has taken may not be committed yet when it dies, after so long.
 const UNCOMMITTED_MS: u64 = 1_000;
 
@@ -23,26 +32,6 @@ fn pair(fixture: &Fixture) -> (Process, Process) {
     let b = launch(fixture, "b", "worker").start();
     share(&[&a, &b]);
     (a, b)
-}
-
-/// Partitions of tasks that the worker of a process has taken over last.
-fn partitions(worker: &Process) -> usize {
-    let log = worker.log();
-    let taken = log.lines().rfind(|line| line.contains("worker has taken partitions over"));
-    let count =
-        taken.and_then(|line| line.split_once("partitions=")?.1.split(' ').next()?.parse().ok());
-    count.unwrap_or_default()
-}
-
-/// Waits until each has partitions of the workers' group, and none has another's.
-#[track_caller]
-fn share(workers: &[&Process]) {
-    eventually("all workers have partitions", || {
-        let owned: Vec<usize> = workers.iter().map(|worker| partitions(worker)).collect();
-        let all: usize = owned.iter().sum();
-        let is_shared = all == usize::from(super::LANES) && !owned.contains(&0);
-        if is_shared { Ok(()) } else { Err(format!("{owned:?}")) }
-    });
 }
 
 /// Creates tasks that take 300 ms each, and waits until half of their calls have ended.
@@ -95,18 +84,24 @@ fn of_a_worker_that_is_killed_only_open_calls_are_made_again() {
     let (killed, began) = (now_ms(), Instant::now());
     let twice = check(&api, &stub, &ids, Duration::from_secs(30));
     let open = stub.calls().iter().filter(|call| call.was_open(before, killed)).count();
+    let last = twice.iter().map(|of| of[1].began).max().expect("calls were open at the kill");
     println!(
-        "{} of {TASKS} were called twice, {open} were open, all are finished {:?} after the kill",
+        "{} of {TASKS} were called twice, the last one {} ms after the kill; {open} were open; all are finished {:?} after it",
         twice.len(),
+        last - killed,
         began.elapsed()
     );
+    // The calls that it may have open, half of all, and as many that had ended and of which nothing was committed yet.
+    let most = (SERVICE_CONCURRENCY * patience()) as usize;
+    assert!(twice.len() <= most, "{} were called twice, {open} were open", twice.len());
+    let most = patient(Duration::from_secs(10)).as_millis() as u64;
+    assert!(last - killed < most, "called again {} ms after the kill", last - killed);
     for of in &twice {
         assert_eq!(of.len(), 2, "{of:?}");
         let since = before - UNCOMMITTED_MS * u64::from(patience());
         assert!(of[0].was_open(since, killed), "it was open when the worker died: {of:?}");
         assert!(of[1].began > killed, "{of:?}");
     }
-    assert!(!twice.is_empty(), "the kill came while calls were open");
     a.stop_well();
 }
 
@@ -185,6 +180,148 @@ fn half_more(api: &Api, stub: &Endpoint) -> Vec<String> {
         if ended >= TASKS / 4 { Ok(()) } else { Err(format!("{ended}")) }
     });
     ids
+}
+
+#[test]
+fn a_service_that_may_have_one_call_open_never_has_two_while_workers_come_and_go() {
+    let fixture = fixture("tasks-narrow");
+    let (mut a, mut b) = pair(&fixture);
+    let (api, stub) = (Api::of(&a), Endpoint::start());
+    // By the hash that says at which partition a project begins.
+    let names = (0..100).map(|n| format!("narrow-{n}"));
+    let (mut projects, mut begin_at) = (Vec::new(), [0; LANES as usize]);
+    for name in names {
+        let count = &mut begin_at[usize::from(murmur2::partition(name.as_bytes(), LANES))];
+        if *count < NARROW / usize::from(LANES) {
+            *count += 1;
+            projects.push(name);
+        }
+    }
+    assert_eq!(projects.len(), NARROW, "each partition serves some: {begin_at:?}");
+    for (n, project) in projects.iter().enumerate() {
+        let service = json!({"address": stub.url(""), "concurrency": 1});
+        put_service(&api, project, "narrow", &service);
+        let one = json!({
+            "project": project, "group": "g", "delay": "3s",
+            "service": "narrow", "path": format!("/slow?ms={NARROW_MS}&of={n}"),
+        });
+        api.create_all(vec![one; NARROW_TASKS]);
+    }
+    let all = NARROW * NARROW_TASKS;
+    let ended = |count: usize| {
+        eventually(&format!("{count} calls have ended"), || {
+            let ended = stub.ended();
+            if ended >= count { Ok(()) } else { Err(format!("{ended}")) }
+        });
+    };
+    ended(all / 5);
+    let mut c = launch(&fixture, "c", "worker").spawn();
+    share(&[&a, &b, &c]);
+    ended(stub.ended() + all / 10);
+    b.stop_well();
+    share(&[&a, &c]);
+    let left = all - stub.begun();
+    assert!(left > all / 20, "only {left} were left when the last worker had gone");
+    for project in &projects {
+        let tasks = api.wait_for(Duration::from_secs(60), project, "finished", NARROW_TASKS);
+        assert!(tasks.iter().all(|task| task["failures"] == 0), "{tasks:?}");
+    }
+    let mut of_service: BTreeMap<String, Vec<Call>> = BTreeMap::new();
+    for (id, calls) in by_task(stub.calls()) {
+        assert_eq!(calls.len(), 1, "{id} was called twice: {calls:?}");
+        of_service.entry(calls[0].target.clone()).or_default().extend(calls);
+    }
+    assert_eq!(of_service.len(), NARROW);
+    for calls in of_service.values_mut() {
+        assert_eq!(calls.len(), NARROW_TASKS);
+        calls.sort_by_key(|call| call.began);
+        // Its answer was not written before.
+        let two = calls.windows(2).find(|two| two[1].began < two[0].began + NARROW_MS);
+        assert_eq!(two.map(|two| format!("{two:?}")), None, "two were open");
+    }
+    c.stop_well();
+    a.stop_well();
+}
+
+#[test]
+fn tasks_that_five_rebalances_cut_off_are_finished_without_a_failure() {
+    let fixture = fixture("tasks-cut");
+    let (mut a, mut b) = pair(&fixture);
+    let (api, stub) = (Api::of(&a), Endpoint::start());
+    let one = with(task(PROJECT, &stub, "/slow?ms=20000", "0s"), json!({"timeout": "1m"}));
+    let ids = api.create_all(vec![one; LONG]);
+    let all_run = || {
+        let filter = format!("project={PROJECT}&status=running");
+        eventually("all calls are open", || {
+            let running = api.list(&filter).len();
+            if running == ids.len() { Ok(()) } else { Err(format!("{running}")) }
+        });
+    };
+    let mut third: Option<Process> = None;
+    for _ in 0..5 {
+        all_run();
+        match third.take() {
+            None => {
+                let c = launch(&fixture, "c", "worker").spawn();
+                share(&[&a, &b, &c]);
+                third = Some(c);
+            }
+            Some(mut c) => {
+                c.stop_well();
+                share(&[&a, &b]);
+            }
+        }
+    }
+    let finished = api.wait_for(Duration::from_secs(60), PROJECT, "finished", ids.len());
+    let calls = by_task(stub.calls());
+    println!("calls of each: {:?}", calls.values().map(Vec::len).collect::<Vec<_>>());
+    for task in &finished {
+        let id = task["task_id"].as_str().expect("an id");
+        let told = ["failures", "attempts_total"].map(|of| task[of].clone());
+        assert_eq!(told, [json!(0), json!(1)], "only the call that ended counts: {task}");
+        let turns = turns(&calls[id]);
+        assert!(turns.len() > 5, "each rebalance cut its call off: {turns:?}");
+        assert!(turns.windows(2).all(|two| two[0] < two[1]), "a turn is called once: {turns:?}");
+    }
+    third.expect("it was started last").stop_well();
+    b.stop_well();
+    a.stop_well();
+}
+
+#[test]
+fn a_call_that_lasts_longer_than_a_stop_may_is_made_again_by_another_worker() {
+    let fixture = fixture("tasks-drain");
+    let mut a = launch(&fixture, "a", "lanes,api").start();
+    let mut b = launch(&fixture, "b", "worker").start();
+    let (api, stub) = (Api::of(&a), Endpoint::start());
+    let one = with(task(PROJECT, &stub, "/slow?ms=20000", "0s"), json!({"timeout": "1m"}));
+    let ids = api.create_all(vec![one; LONG]);
+    let are_open = |count: usize| {
+        eventually("all calls are open", || {
+            let begun = stub.begun();
+            if begun == count { Ok(()) } else { Err(format!("{begun}")) }
+        });
+    };
+    are_open(LONG);
+    let (code, took) = b.stop();
+    println!("the worker has ended after {took:?}");
+    assert_eq!(code, Some(0));
+    // Of the 8 s that a stop may take, the last ones are for what is to be written.
+    assert!(took >= Duration::from_secs(4), "it waited for its calls: {took:?}");
+    assert!(took < patient(Duration::from_secs(8)), "and no longer than it may: {took:?}");
+    assert_eq!(stub.ended(), 0, "no call had ended");
+    let mut c = launch(&fixture, "c", "worker").spawn();
+    are_open(2 * LONG);
+    let finished = api.wait_for(Duration::from_secs(30), PROJECT, "finished", ids.len());
+    for task in &finished {
+        let told = ["failures", "attempts_total"].map(|of| task[of].clone());
+        assert_eq!(told, [json!(0), json!(1)], "{task}");
+    }
+    for (id, calls) in by_task(stub.calls()) {
+        assert_eq!(turns(&calls), [1, 2], "{id}: {calls:?}");
+    }
+    c.stop_well();
+    a.stop_well();
 }
 
 #[test]

@@ -1,16 +1,27 @@
-//! Projects that are paused, and projects that are slow.
+//! Projects that are paused, and projects that are slow; rates, and services that are away.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::{Api, fixture, launch, task, with};
-use crate::support::{Endpoint, eventually_within, now_ms, patient};
+use super::{Api, LANES, command, fixture, launch, partitions, put_service, share, task, with};
+use crate::support::{Endpoint, Process, eventually, eventually_within, now_ms, patience, patient};
 
 /// More than the lanes keep in memory for one service.
 const PAUSED: usize = 1_000;
 const FAST: usize = 150;
+/// Tasks of a service that is paused while it is called.
+const FLOWING: usize = 1_000;
+/// Calls of it in a second, at least. Its rate is 100.
+const FLOW: usize = 60;
+/// Calls in a second.
+const RATE: usize = 5;
+const RATED: usize = 200;
+/// Tasks of a service that is away.
+const AWAY: usize = 40;
+/// So many calls of a service fail before its breaker opens.
+const FAILURES: usize = 10;
 
 #[test]
 fn of_a_paused_project_nothing_is_called_until_it_goes_on() {
@@ -95,4 +106,125 @@ fn a_slow_project_does_not_hold_up_a_fast_one() {
     assert_eq!(stub.ended(), 0, "the slow project was slow all the time");
     // Its calls are open: it is not waited for.
     process.kill();
+}
+
+/// Pauses with this command what is called, and has it go on; says how long after the answer the last call began.
+#[track_caller]
+fn pause_in_flow(process: &Process, stub: &Endpoint, of: [&str; 3]) {
+    let [what, project, service] = of;
+    let act = |action: &str| {
+        let words = [what, action, project, service];
+        let ended = command(process, words.strip_suffix(&[""]).unwrap_or(&words));
+        assert_eq!(ended.code, Some(0), "{words:?}: {ended:?}");
+    };
+    eventually("it is called all the time", || {
+        let since = now_ms() - 1_000;
+        let calls = stub.calls().iter().filter(|call| call.began > since).count();
+        if calls >= FLOW { Ok(()) } else { Err(format!("{calls} calls in a second")) }
+    });
+    act("pause");
+    let answered = now_ms();
+    let most = patient(Duration::from_secs(2));
+    std::thread::sleep(most + Duration::from_secs(3));
+    let calls = stub.calls();
+    let last = calls.iter().map(|call| call.began).max().expect("calls");
+    let late = last.saturating_sub(answered);
+    println!("{what}: the last of {} calls began {late} ms after the answer", calls.len());
+    assert!(late < most.as_millis() as u64, "{late} ms after the answer");
+    assert!(calls.len() < FLOWING - FLOW, "there was nothing left to call");
+    act("resume");
+}
+
+#[test]
+fn a_pause_stops_what_is_called_all_the_time_within_two_seconds() {
+    let fixture = fixture("tasks-flow");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    let service = json!({"address": stub.url(""), "concurrency": 64, "rate": 100});
+    put_service(&api, "shop", "billing", &service);
+    let one = json!({
+        "project": "shop", "group": "g", "delay": "1s", "service": "billing", "path": "/slow?ms=50",
+    });
+    let ids = api.create_all(vec![one; FLOWING]);
+    pause_in_flow(&process, &stub, ["service", "shop", "billing"]);
+    pause_in_flow(&process, &stub, ["project", "shop", ""]);
+    api.wait_for(Duration::from_secs(60), "shop", "finished", FLOWING);
+    let called: BTreeSet<_> = stub.calls().iter().map(|call| call.task().to_owned()).collect();
+    assert_eq!(called, ids.into_iter().collect());
+    assert_eq!(stub.begun(), FLOWING, "each once");
+    process.stop_well();
+}
+
+#[test]
+fn a_rate_is_reached_and_kept_while_partitions_move() {
+    let fixture = fixture("tasks-rate");
+    let mut a = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&a), Endpoint::start());
+    put_service(&api, "shop", "billing", &json!({"address": stub.url(""), "rate": RATE}));
+    let one = json!({
+        "project": "shop", "group": "g", "delay": "1s", "service": "billing", "path": "/ok",
+    });
+    api.create_all(vec![one; RATED]);
+    let begun = |count: usize| {
+        eventually(&format!("{count} calls have begun"), || {
+            let begun = stub.begun();
+            if begun >= count { Ok(()) } else { Err(format!("{begun}")) }
+        });
+    };
+    begun(60);
+    let mut b = launch(&fixture, "b", "worker").spawn();
+    share(&[&a, &b]);
+    begun(120);
+    b.stop_well();
+    begun(RATED);
+    api.wait_for(Duration::from_secs(30), "shop", "finished", RATED);
+    assert_eq!(partitions(&a), usize::from(LANES), "it has all again");
+    let mut calls: Vec<u64> = stub.calls().iter().map(|call| call.began).collect();
+    calls.sort_unstable();
+    assert_eq!(calls.len(), RATED, "each once");
+    let behind = |from: u64| calls.iter().filter(|at| (from..from + 10_000).contains(at)).count();
+    let most = calls.iter().map(|from| behind(*from)).max().expect("calls");
+    let took = calls[59] - calls[0];
+    println!("{most} calls in 10 s at most; the first 60 in {took} ms");
+    assert!(most <= 10 * RATE + 6, "{most} calls in 10 s");
+    assert!(took < 12_000 + 2_000 * u64::from(patience()), "the first 60 took {took} ms");
+    a.stop_well();
+}
+
+#[test]
+fn an_open_breaker_keeps_tasks_back_and_takes_no_attempt_of_theirs() {
+    let fixture = fixture("tasks-breaker");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    // All of its calls are in one partition, and so behind one breaker.
+    let service = |address: String| json!({"address": address, "concurrency": 1});
+    put_service(&api, "shop", "billing", &service(stub.url("/away")));
+    let one = json!({
+        "project": "shop", "group": "g", "delay": "1s", "service": "billing", "path": "/ok",
+        "retry": {"count": 9, "interval": 1, "backoff": "fixed"},
+    });
+    let ids = api.create_all(vec![one; AWAY]);
+    let untried = eventually("the breaker has sent tasks back that were never called", || {
+        let all = api.list("project=shop&status=ready");
+        let held = all.into_iter().filter(|task| task["waits_for"] == "breaker");
+        let held: Vec<_> = held.filter(|task| task["attempts_total"] == 0).collect();
+        if held.len() >= FAILURES { Ok(held) } else { Err(format!("{} are", held.len())) }
+    });
+    assert!(untried.iter().all(|task| task["failures"] == 0 && task["turn"] != 0), "{untried:?}");
+    // After 1 s, 2 s more, 4 s more it lets one call through.
+    std::thread::sleep(Duration::from_secs(8));
+    let calls = stub.begun();
+    println!("{calls} calls failed in the first eight seconds");
+    assert!((FAILURES..=FAILURES + 5).contains(&calls), "{calls}");
+
+    put_service(&api, "shop", "billing", &service(stub.url("")));
+    let finished = api.wait_for(Duration::from_secs(60), "shop", "finished", ids.len());
+    for task in &finished {
+        let id = task["task_id"].as_str().expect("an id");
+        let calls = stub.calls_of(id);
+        let failed = calls.iter().filter(|call| call.target != "/ok").count();
+        let told = ["failures", "attempts_total"].map(|of| task[of].clone());
+        assert_eq!((told, calls.len()), ([json!(failed), json!(failed + 1)], failed + 1), "{task}");
+    }
+    process.stop_well();
 }
