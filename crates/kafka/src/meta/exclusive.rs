@@ -79,6 +79,8 @@ impl ExclusiveWriter {
         let mut config = connection.client("waterclock-registry");
         config
             .set("transactional.id", id)
+            // librdkafka wants it no longer than the transaction.
+            .set("socket.timeout.ms", &step_ms)
             .set("transaction.timeout.ms", &step_ms)
             .set("message.timeout.ms", &step_ms)
             .set("linger.ms", "0")
