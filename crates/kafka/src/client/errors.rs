@@ -196,6 +196,12 @@ impl ErrorKind {
     }
 }
 
+/// Whether a later producer has begun under our transactional id, or Kafka has ended our transaction at its time limit. The
+/// coordinator says so by its own code, and a broker that a record goes to by another one.
+pub(crate) fn is_of_old_epoch(code: Code) -> bool {
+    code == Code::InvalidProducerEpoch || ErrorKind::of(code) == ErrorKind::ProducerFenced
+}
+
 /// The code of an error, where it has one. rdkafka's own function leaves out the errors of admin requests.
 pub(crate) fn code(error: &KafkaError) -> Option<Code> {
     match error {

@@ -19,7 +19,7 @@ use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext};
 use super::PARTITION;
 use super::log::{Error, kafka};
 use crate::client::Connection;
-use crate::client::errors::{self, ErrorKind};
+use crate::client::errors;
 use crate::client::oauth::tokens;
 use crate::client::raw::TopicProducer;
 use crate::client::raw::ask;
@@ -127,9 +127,12 @@ impl ExclusiveWriter {
         }
         let committed = self.producer.commit(STEP_MAX);
         let written = self.outcome.0.lock().take();
+        let refused = written.as_ref().and_then(|written| errors::code(written.as_ref().err()?));
+        let mut said = committed.as_ref().err().map(|(code, _)| *code).into_iter().chain(refused);
+        let is_fenced = said.any(errors::is_of_old_epoch) || self.is_fenced();
         match (committed, written) {
             (Ok(()), Some(Ok(offset))) => Ok(offset),
-            (Err(_), _) if self.is_fenced() => Err(Lost::Fenced),
+            (Err(_), _) if is_fenced => Err(Lost::Fenced),
             (_, Some(Err(source))) if !errors::kind(&source).may_be_written() => {
                 let _ = producer.abort_transaction(STEP_MAX);
                 Err(failed(source))
@@ -148,6 +151,6 @@ impl ExclusiveWriter {
 
     fn is_fenced(&self) -> bool {
         let fatal = self.producer.inner().client().fatal_error();
-        fatal.is_some_and(|(code, _)| ErrorKind::of(code) == ErrorKind::ProducerFenced)
+        fatal.is_some_and(|(code, _)| errors::is_of_old_epoch(code))
     }
 }
