@@ -40,6 +40,7 @@ fn the_demo_delivers_all_it_sent_once_and_never_early_and_nothing_that_it_cancel
         assert_eq!(count(nothing), 0, "{nothing}: {summary}");
     }
     assert_eq!(summary["delivery"], "at_least_once");
+    assert!(summary["callbacks"].is_null(), "the stand-in has no workers: {summary}");
     assert!(told.contains("stand-in"), "{told}");
     assert!(told.lines().filter(|line| line.contains(" s  sent ")).count() >= 5, "{told}");
     assert_eq!(output.status.code(), Some(0), "{summary}");
@@ -112,6 +113,13 @@ fn an_interrupt_before_the_first_record_ends_the_demo_and_says_so() {
     let (told, output) = interrupted(Signal::INT, |line| line.contains("starting a broker"));
     assert!(told.contains("interrupted before the first record"), "{told}");
     assert!(output.stdout.is_empty(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
+#[test]
+fn the_summary_says_that_callbacks_need_a_real_kafka() {
+    let output = demo(&["--seconds", "2", "--plain"]).output().expect("the binary runs");
+    let summary = String::from_utf8_lossy(&output.stdout);
+    assert!(summary.contains("callbacks need a real Kafka (--kafka or --brokers)"), "{summary}");
 }
 
 #[test]

@@ -58,7 +58,7 @@ const OWNERS: [(&str, &[&str]); 14] = [
     ("waterclock_client", &FACES),
     ("waterclock_terminal", &FACES),
     ("waterclock_tools", &FACES),
-    ("axum::", &["src/api", "crates/tools/src/bench"]),
+    ("axum::", &["src/api", "crates/tools/src/stub.rs"]),
     ("ratatui::", &["crates/tools"]),
     ("clap::", &["src/cli", "crates/tools"]),
     ("sled::", &["src/timers/index"]),

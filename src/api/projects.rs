@@ -20,7 +20,7 @@ use super::auth::{Caller, Role};
 use super::problem::Problem;
 use super::serve::Front;
 use super::tasks::model::Problem as ProblemBody;
-use super::tasks::{self, Tasks};
+use super::tasks::{self, Failure, Tasks};
 use super::timers::model::Soon;
 use super::timers::no_such_method;
 use super::timers::params::Query;
@@ -61,7 +61,10 @@ pub enum PutError {
 /// Projects, services and targets, which every instance hears of.
 pub trait Projects: Send + Sync + 'static {
     /// What this instance has heard, at most two seconds old.
-    fn registry(&self) -> Arc<Registry>;
+    ///
+    /// # Errors
+    /// [`Failure::Moving`]: it has not heard anything yet.
+    fn registry(&self) -> Result<Arc<Registry>, Failure>;
     /// Writes a change, and gives back its revision; `revision`: only if that one is in force, 0 meaning that it was never
     /// put.
     ///
@@ -178,6 +181,7 @@ fn view(name: &str, project: &Project) -> Result<ProjectView, Problem> {
     responses(
         (status = 200, description = "By name", body = ProjectList),
         (status = "4XX", description = "The request is wrong", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn list(
@@ -186,7 +190,7 @@ pub(super) async fn list(
     uri: Uri,
 ) -> Answered {
     Query::read(uri.query(), &[])?;
-    let registry = tasks.projects.registry();
+    let registry = tasks.projects.registry()?;
     let seen = |(name, project): &(&str, &Project)| !project.is_deleted && caller.sees(name);
     let row = |(name, project): (&str, &Project)| ProjectRow {
         project: name.to_owned(),
@@ -207,6 +211,7 @@ pub(super) async fn list(
     responses(
         (status = 200, description = "The project; ETag has its revision", body = ProjectView),
         (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(super) async fn show(
@@ -215,7 +220,7 @@ pub(super) async fn show(
     uri: Uri,
 ) -> Answered {
     let named = Named::of(&uri, "")?;
-    let registry = tasks.projects.registry();
+    let registry = tasks.projects.registry()?;
     let project = known(&registry, &caller, named.project)?;
     Ok(with_etag(project.revision, view(named.project, project)?))
 }
@@ -302,7 +307,8 @@ pub(super) async fn delete(
     let named = Named::of(&uri, "")?;
     caller.may(Role::Admin)?;
     caller.may_name(named.project)?;
-    known(&tasks.projects.registry(), &caller, named.project)?;
+    let registry = tasks.projects.registry()?;
+    known(&registry, &caller, named.project)?;
     change_project(&tasks, &caller, &headers, &named, |project| project.is_deleted = true).await
 }
 
@@ -317,7 +323,7 @@ async fn change_project(
     caller.may(Role::Admin)?;
     caller.may_name(named.project)?;
     let asked = if_match(headers)?;
-    let registry = tasks.projects.registry();
+    let registry = tasks.projects.registry()?;
     let mut project = registry.project(named.project).clone();
     if project.is_deleted {
         return Err(no_project(named.project));

@@ -27,7 +27,7 @@ use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Kind, Spec};
 use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
 use crate::engine::{Millis, UnixMillis};
-use crate::kafka::{SubmitError, meta};
+use crate::kafka::{RegistryFeed, SubmitError, meta};
 use crate::timers::service::{self, Service};
 use crate::worker::Guard;
 
@@ -71,8 +71,11 @@ impl TasksOfInstance {
         self.timers.service().map_err(failure)
     }
 
-    fn registry_now(&self) -> Arc<Registry> {
-        self.timers.members().map(|members| members.registry().get()).unwrap_or_default()
+    /// What is known of projects, once it was read.
+    fn feed(&self) -> Result<&RegistryFeed, Failure> {
+        let feed = self.timers.members().map(|members| members.registry());
+        let unread = || Failure::Moving("this instance has not read <ns>.meta yet".to_owned());
+        feed.filter(|feed| feed.is_known()).ok_or_else(unread)
     }
 
     fn time(&self) -> Result<UnixMillis, Failure> {
@@ -83,7 +86,8 @@ impl TasksOfInstance {
         let lane = id.lane_of(self.service()?.lanes());
         let now = self.time()?;
         let found = self.owners.find(lane.0, id).await.map_err(failure)?;
-        Ok(found.map(|task| view(&task, now, &self.registry_now())))
+        let registry = self.feed()?.get();
+        Ok(found.map(|task| view(&task, now, &registry)))
     }
 
     async fn page(&self, filter: &TaskFilter) -> Result<TaskPage, Failure> {
@@ -101,7 +105,7 @@ impl TasksOfInstance {
         };
         let (tasks, next) =
             self.owners.page(&wanted, after, filter.limit).await.map_err(failure)?;
-        let registry = self.registry_now();
+        let registry = self.feed()?.get();
         Ok(TaskPage {
             tasks: tasks.iter().map(|task| view(task, wanted.now, &registry)).collect(),
             next: next.map(|cursor| page_token(cursor, &wanted)),
@@ -165,15 +169,11 @@ impl Desk for TasksOfInstance {
             let detail = "tasks need delivery = \"exactly_once\" and tracking = \"full\"";
             return Err(Failure::NotAvailable(detail.to_owned()));
         }
-        let feed = self.timers.members().map(|members| members.registry());
-        match feed.filter(|feed| feed.is_known()) {
-            Some(feed) if feed.has_tasks() => Ok(()),
-            Some(_) => {
-                let detail = "this namespace has no tasks yet: stop all instances, run `waterclock topics apply --tasks`, and start them";
-                Err(Failure::NotAvailable(detail.to_owned()))
-            }
-            None => Err(Failure::Moving("this instance has not read <ns>.meta yet".to_owned())),
+        if self.feed()?.has_tasks() {
+            return Ok(());
         }
+        let detail = "this namespace has no tasks yet: stop all instances, run `waterclock topics apply --tasks`, and start them";
+        Err(Failure::NotAvailable(detail.to_owned()))
     }
 
     fn lanes(&self) -> u16 {
@@ -224,8 +224,8 @@ impl Desk for TasksOfInstance {
 }
 
 impl Projects for TasksOfInstance {
-    fn registry(&self) -> Arc<Registry> {
-        self.registry_now()
+    fn registry(&self) -> Result<Arc<Registry>, Failure> {
+        Ok(self.feed()?.get())
     }
 
     fn put(&self, change: Change, revision: Option<u64>) -> Soon<'_, Result<u64, PutError>> {

@@ -70,7 +70,7 @@ use super::window::OffsetState;
 use super::{BatchId, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use agenda::Agenda;
 use batches::Batches;
-pub use figures::{Figures, Read};
+pub use figures::{Figures, Read, TasksOverdue};
 use hops::Hops;
 use intake_watermark::IntakeWatermarks;
 use lifecycle::{CANCEL_MARK_SLACK, Timers};

@@ -8,8 +8,11 @@ mod api;
 mod input;
 mod parts;
 mod run;
+mod tasks;
 
 pub use parts::{
-    changelog, headers, index, metadata, state, task_result, task_specification, texts, tokens,
+    changelog, headers, index, metadata, registry, state, task_result, task_specification, texts,
+    tokens,
 };
 pub use run::records;
+pub use tasks::task_records;

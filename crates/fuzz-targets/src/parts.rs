@@ -13,14 +13,15 @@ use waterclock_engine::header::{
 };
 use waterclock_engine::ladder;
 use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder, TaskState};
+use waterclock_engine::task::registry::{self, Registry};
 use waterclock_engine::task::result::{RESULT_MAX, TaskResult};
 use waterclock_engine::task::spec::{SPEC_MAX, Spec};
-use waterclock_engine::timers::{Change, TimerState, Version};
+use waterclock_engine::timers::{Change, TimerState, Version, progress};
 use waterclock_engine::window::{METADATA_MAX, OffsetState, Window};
 use waterclock_engine::{Millis, Offset, UnixMillis};
 
 /// Names of the contract, so that a fuzzer need not guess them.
-pub(super) const NAMES: [&str; 15] = [
+pub(super) const NAMES: [&str; 17] = [
     "x-delay",
     "x-delay-until",
     "x-delay-target",
@@ -36,6 +37,8 @@ pub(super) const NAMES: [&str; 15] = [
     "x-delay-error-code",
     "x-delay-",
     "x-delay-fired",
+    "x-delay-task",
+    "x-delay-result",
 ];
 
 /// A header, or none behind the end.
@@ -91,6 +94,12 @@ pub fn headers(bytes: &[u8]) {
     }
 }
 
+/// Kinds of records that are no tasks.
+const PLAIN: [Kind; 4] = [Kind::Hop, Kind::Move, Kind::Amend, Kind::Duplicate];
+/// Kinds of records of tasks.
+pub(super) const KINDS: [Kind; 6] =
+    [Kind::Submit, Kind::Hop, Kind::Result, Kind::Work, Kind::Amend, Kind::Move];
+
 /// `x-delay-state`: what was sealed is opened, for the record that it was sealed for and unchanged only.
 pub fn state(bytes: &[u8]) {
     let key = StateKey::new([7; 32]);
@@ -103,9 +112,9 @@ pub fn state(bytes: &[u8]) {
         task: None,
         result: None,
     };
-    let kind = [Kind::Hop, Kind::Move, Kind::Amend][usize::from(input.byte() % 3)];
+    let kind = input.byte();
     let sealed = State {
-        kind,
+        kind: PLAIN[usize::from(kind) % PLAIN.len()],
         due: UnixMillis(input.word()),
         first_appended: UnixMillis(input.word()),
         order: SubmissionOrder {
@@ -125,28 +134,69 @@ pub fn state(bytes: &[u8]) {
         true => Bound { task: input.null_or_part(), result: input.null_or_part(), ..bound },
         false => bound,
     };
-    let task = is_task.then(|| TaskState {
-        turn: input.number() as u32,
-        attempt: input.number() as u32,
-        round: input.number() as u32,
-        trigger: UnixMillis(input.word()),
-        digest: [input.byte(); 16],
-    });
     let sealed = match is_task {
-        true => State { kind: Kind::Result, name: None, target: None, task, ..sealed },
+        true => {
+            let kind = KINDS[usize::from(kind) % KINDS.len()];
+            State { kind, name: None, target: None, task: Some(of_task(&mut input)), ..sealed }
+        }
         false => sealed,
     };
     let text = sealed.seal(&key, &bound);
     assert_eq!(State::open(text.as_ref(), &key, &bound), Ok(sealed));
     let mut flipped = text.as_ref().to_vec();
-    let bit = usize::from(input.byte()) | usize::from(input.byte() & 1) << 8;
-    let at = bit / 8 % flipped.len();
-    flipped[at] ^= 1 << (bit % 8);
+    flip(&mut flipped, &mut input);
     assert!(State::open(&flipped, &key, &bound).is_err());
     assert!(State::open(text.as_ref(), &StateKey::new([8; 32]), &bound).is_err());
+    let mut other = Vec::new();
+    let other = of_another(&bound, &mut input, &mut other);
+    assert!(State::open(text.as_ref(), &key, &other).is_err(), "{bound:?} {other:?}");
     if let Err(refusal) = State::open(input.0, &key, &bound) {
         is_fit(&refusal);
     }
+}
+
+fn of_task(input: &mut Input<'_>) -> TaskState {
+    TaskState {
+        turn: input.number() as u32,
+        attempt: input.number() as u32,
+        round: input.number() as u32,
+        trigger: UnixMillis(input.word()),
+        digest: std::array::from_fn(|_| input.byte()),
+    }
+}
+
+/// One bit is another.
+pub(super) fn flip(bytes: &mut [u8], input: &mut Input<'_>) {
+    let bit = usize::from(input.byte()) | usize::from(input.byte()) << 8;
+    let at = bit / 8 % bytes.len();
+    bytes[at] ^= 1 << (bit % 8);
+}
+
+/// The parts of a record that differs in one of them, which is written to `other`.
+fn of_another<'a>(bound: &Bound<'a>, input: &mut Input<'_>, other: &'a mut Vec<u8>) -> Bound<'a> {
+    let mut changed = *bound;
+    let part = match input.byte() % 6 {
+        0 => &mut changed.key,
+        1 => &mut changed.target,
+        2 => &mut changed.id,
+        3 => &mut changed.task,
+        4 => &mut changed.result,
+        _ => {
+            let flipped = |partition: i32| partition ^ 1 << (input.byte() & 31);
+            changed.partition = Some(bound.partition.map_or(0, flipped));
+            return changed;
+        }
+    };
+    // An empty part is another than none.
+    if let Some(bytes) = *part {
+        other.extend_from_slice(bytes);
+        match bytes {
+            [] => other.push(0),
+            _ => flip(other, input),
+        }
+    }
+    *part = Some(other);
+    changed
 }
 
 /// `x-delay-task`: what is read is written and read back; a refusal names what is wrong, in harmless lines.
@@ -221,21 +271,63 @@ fn same(window: &mut Window) {
     assert_eq!(again.commit_anyway(), (low, text));
 }
 
-/// A record of `<ns>.timers`.
+/// A record of `<ns>.timers`, whatever it is about: a timer or a task, its cancel mark, an attempt, a definition.
 pub fn changelog(bytes: &[u8]) {
     let mut input = Input(bytes);
-    let whole = [7; 17];
-    let key = match input.byte() & 3 {
-        0 => input.null_or_part(),
-        1 => Some(&whole[..16]),
-        _ => Some(&whole[..]),
-    };
-    let key =
-        key.map(|key| if key.len() == 17 { [&key[..16], &[1]].concat() } else { key.to_vec() });
+    let kind = input.byte();
+    let any = if kind & 3 == 0 { input.null_or_part() } else { None };
     let value = if input.byte() & 15 == 0 { None } else { Some(input.0) };
+    // An attempt stands under the slot of its number.
+    let number = value.and_then(|value| value.get(5..9)).and_then(|bytes| bytes.try_into().ok());
+    let slot = progress::slot(number.map_or(1, u32::from_be_bytes));
+    let behind: &[u8] = match kind & 7 {
+        1 | 5 => &[],
+        2 | 6 => &[1],
+        3 => &[2, slot],
+        _ => &[3],
+    };
+    let key = match kind & 7 {
+        0 => any.map(<[u8]>::to_vec),
+        _ => Some([&[7; 16], behind].concat()),
+    };
     let Ok(change) = Change::decode(key.as_deref(), value) else { return };
     let (key, value) = change.encode();
     assert_eq!(Change::decode(Some(&key), value.as_deref()).as_ref(), Ok(&change));
+}
+
+/// A record of `<ns>.meta` about a project, a service or a target; and what a person asks of one.
+pub fn registry(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let key = match input.byte() & 7 {
+        0 => "project/shop",
+        1 => "service/shop/billing",
+        2 => "target/orders.out",
+        _ => &String::from_utf8_lossy(input.part()),
+    };
+    let value = (input.byte() & 15 != 0).then_some(input.0);
+    let mut read = Registry::default();
+    for change in [registry::read(key, value), registry::read_request(key, input.0)] {
+        let change = match change {
+            Ok(change) => change,
+            Err(wrongs) => {
+                assert!(!wrongs.is_empty());
+                for wrong in wrongs {
+                    // The key stands there as it is; the log escapes it.
+                    let own = wrong.to_string().replace(key, "");
+                    assert!(!own.chars().any(char::is_control), "{wrong}");
+                }
+                continue;
+            }
+        };
+        assert!(registry::is_key(change.key()) && change.key() == key);
+        // What a person asks for has no revision yet.
+        let revision = change.revision().max(1);
+        let change = change.with_revision(revision);
+        let value = change.value();
+        let again = registry::read(key, value.as_deref().map(str::as_bytes));
+        assert_eq!(again.as_ref(), Ok(&change));
+        read.apply(change).unwrap();
+    }
 }
 
 /// Texts that people and producers write: lengths, times, holds, names.

@@ -15,7 +15,7 @@ use waterclock_engine::{
     Setup, Source, Start, Target, TopicId, Topics, UnixMillis,
 };
 
-const LANES: u16 = 2;
+pub(super) const LANES: u16 = 2;
 const BEGIN: UnixMillis = UnixMillis(1_800_000_000_000);
 /// Some tiers, so that 400 days are a few dozen hops.
 const HOLDS: [u64; 8] = [1, 10, 60, 600, 7_200, 86_400, 864_000, 8_640_000];
@@ -27,39 +27,49 @@ const JUMP_MAX: Millis = Millis(40 * 86_400_000);
 /// Made once: its patterns take longer than most runs.
 fn setup() -> Arc<Setup> {
     static SETUP: OnceLock<Arc<Setup>> = OnceLock::new();
-    let made = SETUP.get_or_init(|| {
-        let holds = HOLDS.map(|seconds| Millis(seconds * 1_000));
-        let ladder = Ladder::new(&holds, &[], Millis(2_000)).unwrap();
-        let allow = || Allow::new("wc", Some(&["[a-z].*".to_owned()])).unwrap();
-        let intakes = vec![
-            Intake::new("", None, None, allow()),
-            Intake::new("later", Some(Millis(90_000)), Some("orders"), allow()),
-        ];
-        let topics = Topics::new("wc", intakes, ladder);
-        let key = StateKey::new([7; 32]);
-        Arc::new(Setup { lanes: LANES, topics, key, limits: Limits::default() })
-    });
-    Arc::clone(made)
+    Arc::clone(SETUP.get_or_init(|| setup_of(|topics| topics)))
+}
+
+/// The same where tasks are in force.
+pub(super) fn setup_of_tasks() -> Arc<Setup> {
+    static SETUP: OnceLock<Arc<Setup>> = OnceLock::new();
+    Arc::clone(SETUP.get_or_init(|| setup_of(Topics::with_tasks)))
+}
+
+fn setup_of(with: impl FnOnce(Topics) -> Topics) -> Arc<Setup> {
+    let holds = HOLDS.map(|seconds| Millis(seconds * 1_000));
+    let ladder = Ladder::new(&holds, &[], Millis(2_000)).unwrap();
+    let allow = || Allow::new("wc", Some(&["[a-z].*".to_owned()])).unwrap();
+    let intakes = vec![
+        Intake::new("", None, None, allow()),
+        Intake::new("later", Some(Millis(90_000)), Some("orders"), allow()),
+    ];
+    let topics = with(Topics::new("wc", intakes, ladder));
+    let key = StateKey::new([7; 32]);
+    Arc::new(Setup { lanes: LANES, topics, key, limits: Limits::default() })
 }
 
 /// One engine with all lanes, and the logs that it writes to.
-struct World {
+pub(super) struct World {
     engine: LaneEngine,
-    key: StateKey,
-    now: UnixMillis,
+    pub(super) key: StateKey,
+    pub(super) now: UnixMillis,
     logs: BTreeMap<Source, i64>,
     committed: BTreeMap<Source, (Offset, String)>,
     written: VecDeque<(Source, Record)>,
-    /// Deliveries and dead letters.
-    ended: usize,
+    delivered: usize,
+    /// Dead letters.
+    pub(super) dead: usize,
+    /// Turns of tasks, and cancels of them, for workers.
+    pub(super) dispatched: VecDeque<Record>,
     /// A look-up was answered: what waited for it goes on before more time passes, or the answer would be too old.
     is_told: bool,
 }
 
 impl World {
-    fn new() -> Self {
-        let setup = setup();
+    pub(super) fn new(setup: Arc<Setup>) -> Self {
         let key = setup.key.clone();
+        let topics = setup.topics.names().len() as u16;
         let mut world = Self {
             engine: LaneEngine::new(setup),
             key,
@@ -67,10 +77,11 @@ impl World {
             logs: BTreeMap::new(),
             committed: BTreeMap::new(),
             written: VecDeque::new(),
-            ended: 0,
+            delivered: 0,
+            dead: 0,
+            dispatched: VecDeque::new(),
             is_told: false,
         };
-        let topics = 2 + HOLDS.len() as u16;
         let every = (0..topics).flat_map(|topic| {
             (0..LANES).map(move |lane| Source { topic: TopicId(topic), lane: Lane(lane) })
         });
@@ -81,6 +92,7 @@ impl World {
             end: Offset(0),
             gone: false,
         };
+        world.tell(Event::Registry(Arc::default()));
         world.tell(Event::Assigned { starts: every.clone().map(begin).collect() });
         for lane in (0..LANES).map(Lane) {
             world.tell(Event::TimersLoaded {
@@ -96,7 +108,7 @@ impl World {
         world
     }
 
-    fn tell(&mut self, input: Event) {
+    pub(super) fn tell(&mut self, input: Event) {
         let mut out = Vec::new();
         self.engine.step(self.now, input, &mut out);
         for order in out {
@@ -144,11 +156,11 @@ impl World {
 
     fn carry_out(&mut self, batch: Batch) {
         for send in &batch.sends {
-            let Destination::Lane(topic) = send.to else {
-                self.ended +=
-                    usize::from(matches!(send.to, Destination::Target(_) | Destination::Dead));
+            self.delivered += usize::from(matches!(send.to, Destination::Target(_)));
+            self.dead += usize::from(send.to == Destination::Dead);
+            if !matches!(send.to, Destination::Lane(_) | Destination::Tasks) {
                 continue;
-            };
+            }
             let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
             send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
             let record = Record::new(
@@ -157,7 +169,12 @@ impl World {
                 headers.iter().map(|(name, value)| (&name[..], value.as_deref())),
             );
             let lane = Lane(send.partition.unwrap() as u16);
-            self.written.push_back((Source { topic, lane }, record));
+            match send.to {
+                Destination::Lane(topic) => {
+                    self.written.push_back((Source { topic, lane }, record));
+                }
+                _ => self.dispatched.push_back(record),
+            }
         }
         for commit in batch.commits {
             // What is committed can be read back, or the lane could not be taken over.
@@ -167,7 +184,7 @@ impl World {
         self.tell(Event::Committed(batch.id));
     }
 
-    fn append(&mut self, source: Source, record: Record) {
+    pub(super) fn append(&mut self, source: Source, record: Record) {
         let next = self.logs.entry(source).or_default();
         let offset = Offset(*next);
         *next += 1;
@@ -175,7 +192,7 @@ impl World {
     }
 
     /// Time passes until everything is done.
-    fn run(&mut self) {
+    pub(super) fn run(&mut self) {
         let mut jump = Millis(1);
         for _ in 0..STEPS_MAX {
             if let Some((source, record)) = self.written.pop_front() {
@@ -203,6 +220,11 @@ impl World {
     }
 }
 
+/// A time that is near the beginning more often than not.
+pub(super) fn near(input: &mut Bytes<'_>) -> UnixMillis {
+    UnixMillis((BEGIN.0 - 100_000).wrapping_add(input.number() >> 29))
+}
+
 /// A record of any headers; one of its states may be authentic.
 fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
     let of_record = input.null_or_part();
@@ -217,9 +239,6 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
         let plain: Vec<_> = headers.iter().map(|(n, v)| (*n, v.as_deref())).collect();
         let directive = waterclock_engine::header::read(plain.into_iter()).ok();
         let bound = directive.map_or_else(Bound::default, |directive| directive.bound(of_record));
-        let near = |input: &mut Bytes<'_>| {
-            UnixMillis((BEGIN.0 - 100_000).wrapping_add(input.number() >> 29))
-        };
         let sealed = State {
             kind: [Kind::Hop, Kind::Move, Kind::Amend][usize::from(input.byte() % 3)],
             due: near(input),
@@ -246,7 +265,7 @@ fn record(input: &mut Bytes<'_>, key: &StateKey) -> Record {
 /// Records in any lane topic, and time between them.
 pub fn records(bytes: &[u8]) {
     let mut input = Bytes(bytes);
-    let mut world = World::new();
+    let mut world = World::new(setup());
     let mut told = 0;
     while told < 8 && !input.is_empty() {
         told += 1;
@@ -263,5 +282,6 @@ pub fn records(bytes: &[u8]) {
         world.tell(Event::Tick);
     }
     world.run();
-    assert!(world.ended <= told, "{} ends of {told} records", world.ended);
+    let ended = world.delivered + world.dead;
+    assert!(ended <= told, "{ended} ends of {told} records");
 }

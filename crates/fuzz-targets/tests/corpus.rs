@@ -47,6 +47,16 @@ fn results_of_tasks_are_read_back_or_refused() {
 }
 
 #[test]
+fn records_of_tasks_are_read_as_they_were_sealed_or_refused() {
+    read_again("task_records", targets::task_records);
+}
+
+#[test]
+fn projects_services_and_targets_are_read_back_or_refused() {
+    read_again("registry", targets::registry);
+}
+
+#[test]
 fn metadata_of_commits_does_no_harm() {
     read_again("metadata", targets::metadata);
 }

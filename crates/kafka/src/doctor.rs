@@ -341,6 +341,7 @@ pub fn findings(wish: &Wish, facts: &Facts, now: UnixMillis) -> Vec<Finding> {
         rights::rights(wish, facts, &mut list);
         lanes::transactions(wish, facts, now, &mut list);
         lanes::without_tasks(wish, facts, &mut list);
+        lanes::workers(wish, facts, &mut list);
         lanes::group(wish, facts, &mut list);
         lanes::positions(wish, facts, &mut list);
     }

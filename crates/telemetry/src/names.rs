@@ -107,6 +107,7 @@ const TASKS_DISPATCHED: &str = "waterclock_tasks_dispatched_total";
 const TASKS_PUT_OFF: &str = "waterclock_tasks_put_off_total";
 const TASKS_STALE: &str = "waterclock_tasks_stale_total";
 const TASKS_IN_LANES: &str = "waterclock_tasks_waiting";
+const TASKS_OVERDUE: &str = "waterclock_tasks_overdue";
 const TASKS_HELD: &str = "waterclock_tasks_credits_in_use";
 
 pub(super) const TASKS_READ: &str = "waterclock_worker_tasks_read_total";
@@ -119,7 +120,7 @@ pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 70] = [
+pub const ALL: [Metric; 71] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -179,6 +180,7 @@ pub const ALL: [Metric; 70] = [
     Metric { name: TASKS_PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that an overdue task was put off, since its project is paused or its service has enough to do" },
     Metric { name: TASKS_STALE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Results and copies of tasks that counted no more: of a turn that is over, or said twice" },
     Metric { name: TASKS_IN_LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Overdue tasks that wait in memory until their service has room" },
+    Metric { name: TASKS_OVERDUE, kind: Kind::Gauge, unit: Unit::Count, label: "waits_for", help: "Overdue tasks that were put off and wait in tiers: their project or service is `paused`, has enough to do (`limit`), or could not be called (`breaker`)" },
     Metric { name: TASKS_HELD, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Credits of the tasks that workers hold: one of a task, and one more for each 64 KiB of its body" },
     Metric { name: CALLS, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Calls of tasks that ended here, by what they came to; `cut`: stopped, since partitions moved or the process stopped" },
     Metric { name: CALLS_OPEN, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Calls of tasks that are open" },
@@ -214,6 +216,9 @@ pub fn describe() {
         ["busy", "credentials", "host", "page", "media_type", "peer", "project", "role", "slow"]
     {
         counter!(API_REFUSED, "reason" => reason).increment(0);
+    }
+    for waits_for in ["paused", "limit", "breaker"] {
+        gauge!(TASKS_OVERDUE, "waits_for" => waits_for).increment(0.0);
     }
     for outcome in ["finished", "not_yet", "gone", "failed", CUT] {
         counter!(CALLS, "outcome" => outcome).increment(0);
@@ -358,6 +363,12 @@ pub struct LaneLevels {
     pub suspects: Level,
     /// Overdue tasks that wait in memory.
     pub tasks_waiting: Level,
+    /// Overdue tasks that wait in tiers, as their project or service is paused.
+    pub tasks_paused: Level,
+    /// The same, as it has enough to do.
+    pub tasks_over_limit: Level,
+    /// The same, as it could not be called.
+    pub tasks_behind_breaker: Level,
     /// Credits of the tasks that workers hold.
     pub tasks_held: Level,
     /// Partitions paused.
@@ -381,12 +392,16 @@ impl LaneLevels {
     pub fn new(thread: usize, memory_limit_bytes: u64) -> Self {
         let mut memory_limit = Level::new(gauge!(MEMORY_LIMIT));
         memory_limit.set(memory_limit_bytes);
+        let overdue = |waits_for| Level::new(gauge!(TASKS_OVERDUE, "waits_for" => waits_for));
         Self {
             pending: Level::new(gauge!(IN_MEMORY)),
             memory_bytes: Level::new(gauge!(MEMORY)),
             lanes: Level::new(gauge!(LANES)),
             suspects: Level::new(gauge!(SUSPECTS)),
             tasks_waiting: Level::new(gauge!(TASKS_IN_LANES)),
+            tasks_paused: overdue("paused"),
+            tasks_over_limit: overdue("limit"),
+            tasks_behind_breaker: overdue("breaker"),
             tasks_held: Level::new(gauge!(TASKS_HELD)),
             paused: Level::new(gauge!(PAUSED)),
             cancels: Level::new(gauge!(CANCELS_REMEMBERED)),

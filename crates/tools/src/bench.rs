@@ -6,9 +6,7 @@
 //! 3. No figure without the copy rate beside it: only ratios travel from one machine to another.
 
 mod cases;
-mod machine;
 mod report;
-mod service;
 mod tally;
 mod tasks;
 mod timeline;
@@ -26,9 +24,11 @@ use waterclock_kafka::{BrokerClock, Connection, Delivery, Probe};
 use waterclock_terminal::{Exit, Failure, Outcome, Progress, Stop, output};
 
 use crate::Program;
+use crate::corner::Corner;
+use crate::line::AskError;
+use crate::machine::{self, Machine};
 
 use cases::{Cases, Held};
-use machine::Machine;
 use report::{Parameters, Report};
 
 /// Longest wait for the brokers' time.
@@ -151,7 +151,7 @@ enum Failed {
     Ask {
         what: &'static str,
         #[source]
-        source: tasks::AskError,
+        source: AskError,
     },
     #[error("waterclock did not find its timers within {seconds} s of its start: {last}")]
     NotFound { seconds: u64, last: String },
@@ -205,24 +205,6 @@ impl Watch for Observer {
     }
 }
 
-/// Everything that a bench makes outside of itself; gone when dropped.
-struct Corner {
-    connection: Connection,
-    namespace: String,
-    dir: PathBuf,
-}
-
-impl Drop for Corner {
-    fn drop(&mut self) {
-        let groups = [self.namespace.clone(), format!("{}-source-copy", self.namespace)];
-        if let Err(error) = kafka::delete(&self.connection, &self.namespace, &groups) {
-            // There is a result already, or a better reason to fail.
-            tracing::warn!(%error, namespace = self.namespace, "could not delete the topics of this run");
-        }
-        let _ = std::fs::remove_dir_all(&self.dir);
-    }
-}
-
 impl Bench {
     /// Measures, and prints what was measured.
     ///
@@ -254,12 +236,8 @@ impl Bench {
                 .map_err(|source| Failed::Unwritten { path: profiles.clone(), source })?;
         }
         let mut machine = Machine::look(self.kafka.clone());
-        let dir = cases::directory(namespace).map_err(Failed::Start)?;
-        let _corner = Corner {
-            connection: connection.clone(),
-            namespace: namespace.clone(),
-            dir: dir.clone(),
-        };
+        let corner = Corner::make(&connection, namespace).map_err(Failed::Start)?;
+        let dir = corner.dir.clone();
         observer.phase("making topics", 0);
         topics::apply(&connection, request)?;
         let clock = Arc::new(BrokerClock::new());

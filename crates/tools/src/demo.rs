@@ -2,13 +2,15 @@
 //!
 //! By default it plays on a broker inside this process, which is a stand-in and says so. With `--brokers` or `--kafka`
 //! it plays on a real Kafka. The lane threads are those that `run` runs. All numbers are counted from outside, by
-//! consumers of the topics: see `ledger`.
+//! consumers of the topics: see `ledger`. On a real Kafka there are callbacks, too, counted by the service that is called: see
+//! `callbacks`.
 //!
 //! # Invariants
 //! 1. The terminal is as before when this ends, however it ends.
 //! 2. Clients end before the broker, and topics are deleted after the clients: see `play`.
 //! 3. With `--json` standard output has the summary and nothing else.
 
+mod callbacks;
 mod environment;
 mod kafka_script;
 mod ledger;
@@ -37,6 +39,7 @@ use waterclock_kafka::{
 };
 use waterclock_terminal::{Exit, Failure, Key, Outcome, Screen, Stop, output};
 
+use self::callbacks::{CallFigures, Callbacks, Calling};
 use self::environment::{Choice, Environment, LANES};
 use self::ledger::{Arrival, Figures, Ledger};
 use self::report::Summary;
@@ -44,6 +47,7 @@ use self::spec::Spec;
 use self::view::{Phase, Picture};
 use self::workload::{Destination, Workload};
 use crate::Program;
+use crate::line::AskError;
 
 /// Between two drawings.
 const DRAW_EVERY: Duration = Duration::from_millis(100);
@@ -105,6 +109,12 @@ enum DemoError {
     Write(#[source] KafkaError),
     #[error("could not read from Kafka")]
     Read(#[source] KafkaError),
+    #[error("could not make the topics of the demo's tasks")]
+    CallTopics(#[source] kafka::topics::Error),
+    #[error("the first tasks were not called within {} s: {why}", callbacks::WARM_MAX.as_secs())]
+    NoCalls { why: String },
+    #[error("the instance that has the demo's tasks gave no answer of use")]
+    Ask(#[source] AskError),
 }
 
 /// One line for people on standard error; nobody there is nobody's problem.
@@ -148,25 +158,37 @@ impl Demo {
             prepared => prepared?,
         };
         let spec = environment.spec(Millis(u64::from(self.seconds) * 1_000), self.rate);
-        let Some((elapsed, figures)) = play(program, &environment, &spec, plain, &stop)? else {
+        let Some(Played { elapsed, figures, calls }) =
+            play(program, &environment, &spec, plain, &stop)?
+        else {
             return output_interrupted();
         };
         drop(environment);
         let interrupted = stop.asked();
-        let summary = Summary { spec: &spec, elapsed, interrupted, figures: &figures };
+        let calls = calls.as_ref();
+        let summary = Summary { spec: &spec, elapsed, interrupted, figures: &figures, calls };
         if program.is_json() {
             output::line(&summary.json().to_string())?;
         } else {
             output::write(summary.text().as_bytes())?;
         }
-        let whole = figures.pending == 0 || interrupted;
-        Ok(if figures.is_clean() && whole { Exit::Ok } else { Exit::Negative })
+        let pending = figures.pending + calls.map_or(0, CallFigures::pending);
+        let is_clean = figures.is_clean() && calls.is_none_or(|calls| calls.wrong == 0);
+        Ok(if is_clean && (pending == 0 || interrupted) { Exit::Ok } else { Exit::Negative })
     }
 }
 
 fn output_interrupted() -> Outcome {
     tell("interrupted before the first record");
     Ok(Exit::Ok)
+}
+
+/// What came of it.
+struct Played {
+    elapsed: Millis,
+    figures: Figures,
+    /// `None`: the broker is the stand-in, which has none.
+    calls: Option<CallFigures>,
 }
 
 /// Plays it, and gives the figures at its end; `None` when it was ended before it began.
@@ -178,15 +200,24 @@ fn play(
     spec: &Spec,
     plain: bool,
     stop: &Stop,
-) -> Result<Option<(Millis, Figures)>, Failure> {
+) -> Result<Option<Played>, Failure> {
     let client = |error| unavailable(DemoError::Client(error));
     let ledger = Arc::new(Mutex::new(Ledger::new(&environment.ladder, environment.horizon)));
     let mut readers = Readers::new(environment).map_err(client)?;
     let books = Arc::clone(&ledger);
     let mut writer =
         DemoWriter::new(&environment.connection, move |ack| acked(&books, &ack)).map_err(client)?;
+    let mut callbacks = match environment.is_embedded {
+        true => None,
+        false => Some(Callbacks::prepare(program, environment)?),
+    };
     let lane_threads = environment.start(program)?;
-    if !joined(&lane_threads, stop)? || !warm(environment, &mut writer, &mut readers, stop)? {
+    let mut is_ready =
+        joined(&lane_threads, stop)? && warm(environment, &mut writer, &mut readers, stop)?;
+    if is_ready && let Some(callbacks) = &mut callbacks {
+        is_ready = callbacks.warm(stop)?;
+    }
+    if !is_ready {
         lane_threads.stop();
         let _ = lane_threads.ended().recv_timeout(LEAVE_MAX);
         return Ok(None);
@@ -194,21 +225,32 @@ fn play(
 
     let started = Instant::now();
     let reading = readers.start(environment, &ledger, started)?;
-    let mut show =
-        Show::new(spec, started, &ledger, &lane_threads, plain, program.is_json(), stop)?;
+    let calling = callbacks.map(|callbacks| callbacks.start(spec, started));
+    let seen = Seeing { ledger: &ledger, lane_threads: &lane_threads, calling: calling.as_ref() };
+    let mut show = Show::new(spec, started, seen, plain, program.is_json(), stop)?;
     let writing = Writing::start(environment, spec, writer, &ledger, started)?;
     let total = Duration::from_millis(spec.total.0);
     let mut failed = Ok(());
     show.until(Phase::Running, stop, || {
-        failed = alive(&lane_threads, &reading, &writing);
+        failed = alive(&lane_threads, &reading, &writing, calling.as_ref());
         failed.is_err() || stop.asked() || started.elapsed() >= total
     })?;
     failed?;
 
     let written = writing.end();
+    if let Some(calling) = &calling {
+        calling.stop();
+    }
     let (soon, soon_max) = (kafka::wall_clock() + SOON, Instant::now() + SOON_MAX);
+    // Of an interrupted demo the tasks may be due much later.
+    let are_called = || {
+        let pending = calling.as_ref().map_or(0, |calling| calling.figures().pending());
+        pending == 0 || stop.asked()
+    };
     show.until(Phase::Draining, stop, || {
-        lock(&ledger).due_by(soon) == 0 || stop.insisted() || Instant::now() >= soon_max
+        lock(&ledger).due_by(soon) == 0 && are_called()
+            || stop.insisted()
+            || Instant::now() >= soon_max
     })?;
     lane_threads.stop();
     let leave_max = Instant::now() + LEAVE_MAX;
@@ -222,12 +264,13 @@ fn play(
     drop(show);
     let read = reading.end();
     let figures = lock(&ledger).figures(kafka::wall_clock());
+    let calls = calling.map(Calling::end).transpose();
     written?;
     read?;
     if let Some(Err(error)) = ended {
         return Err(internal(DemoError::LaneThreads(error)));
     }
-    Ok(Some((elapsed, figures)))
+    Ok(Some(Played { elapsed, figures, calls: calls? }))
 }
 
 fn lock(ledger: &Mutex<Ledger>) -> MutexGuard<'_, Ledger> {
@@ -306,7 +349,12 @@ fn trouble(lane_threads: &LaneThreads) -> Option<String> {
 }
 
 /// Whether everything still works.
-fn alive(lane_threads: &LaneThreads, reading: &Reading, writing: &Writing) -> Result<(), Failure> {
+fn alive(
+    lane_threads: &LaneThreads,
+    reading: &Reading,
+    writing: &Writing,
+    calling: Option<&Calling>,
+) -> Result<(), Failure> {
     match lane_threads.ended().try_recv() {
         Ok(Err(error)) => return Err(internal(DemoError::LaneThreads(error))),
         Ok(Ok(())) => return Err(internal(DemoError::Died("lane threads"))),
@@ -318,6 +366,9 @@ fn alive(lane_threads: &LaneThreads, reading: &Reading, writing: &Writing) -> Re
     // The producer ends a little before the demo, when nothing more would be due in time.
     if writing.thread.is_finished() && writing.failed.load(Ordering::Relaxed) {
         return Err(internal(DemoError::Died("producer")));
+    }
+    if calling.is_some_and(|calling| !calling.is_alive()) {
+        return Err(internal(DemoError::Died("creator of tasks")));
     }
     Ok(())
 }
@@ -337,12 +388,19 @@ impl View {
     }
 }
 
+/// Where what is shown comes from.
+#[derive(Clone, Copy)]
+struct Seeing<'a> {
+    ledger: &'a Mutex<Ledger>,
+    lane_threads: &'a LaneThreads,
+    calling: Option<&'a Calling>,
+}
+
 /// What is shown, and where.
 struct Show<'a> {
     spec: &'a Spec,
     started: Instant,
-    ledger: &'a Mutex<Ledger>,
-    lane_threads: &'a LaneThreads,
+    of: Seeing<'a>,
     view: Option<View>,
     /// The terminal is gone.
     is_over: bool,
@@ -356,8 +414,7 @@ impl<'a> Show<'a> {
     fn new(
         spec: &'a Spec,
         started: Instant,
-        ledger: &'a Mutex<Ledger>,
-        lane_threads: &'a LaneThreads,
+        of: Seeing<'a>,
         plain: bool,
         json: bool,
         stop: &Stop,
@@ -372,7 +429,7 @@ impl<'a> Show<'a> {
             }
             Err(e) => return Err(internal(DemoError::System("take the terminal over", e))),
         };
-        Ok(Self { spec, started, ledger, lane_threads, view, is_over, json, told: None, full: 0 })
+        Ok(Self { spec, started, of, view, is_over, json, told: None, full: 0 })
     }
 
     fn elapsed(&self) -> Millis {
@@ -415,17 +472,19 @@ impl<'a> Show<'a> {
         if self.is_over || self.view.is_none() && !line_is_due {
             return Ok(());
         }
-        let figures = lock(self.ledger).figures(kafka::wall_clock());
+        let figures = lock(self.of.ledger).figures(kafka::wall_clock());
         let levels = &figures.levels;
         let highest = levels.tiers.iter().chain([&levels.moving, &levels.wheel]).max();
         self.full = self.full.max(highest.copied().unwrap_or(0));
+        let calls = self.of.calling.map(Calling::figures);
         let picture = Picture {
             spec: self.spec,
             phase,
             elapsed: self.elapsed(),
             figures: &figures,
+            calls: calls.as_ref(),
             full: self.full,
-            trouble: trouble(self.lane_threads),
+            trouble: trouble(self.of.lane_threads),
         };
         if let Some(view) = &mut self.view {
             if view.terminal.draw(|frame| view::draw(frame, &picture)).is_err() {

@@ -5,7 +5,13 @@
 //! and not the other way round: what the tools need of the program is a trait, [`Program`].
 
 mod bench;
+mod corner;
 mod demo;
+mod lateness;
+mod line;
+mod machine;
+mod service;
+mod stub;
 
 use std::path::Path;
 

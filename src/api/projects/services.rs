@@ -91,7 +91,7 @@ async fn change_service(
     caller.may(Role::Admin)?;
     caller.may_name(named.project)?;
     let asked = if_match(headers)?;
-    let registry = tasks.projects.registry();
+    let registry = tasks.projects.registry()?;
     let service = registry.service(named.project, name).cloned().ok_or_else(|| no_service(name))?;
     let revision = asked.unwrap_or(service.revision);
     let change = Change::of_service(named.project, name, change(service));

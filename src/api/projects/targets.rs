@@ -64,6 +64,7 @@ fn view(topic: &str, target: TargetTopic) -> TargetView {
     responses(
         (status = 200, description = "By name", body = TargetList),
         (status = "4XX", description = "The request is wrong", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(in crate::api) async fn list(
@@ -73,7 +74,7 @@ pub(in crate::api) async fn list(
 ) -> Answered {
     Query::read(uri.query(), &[])?;
     permitted(&caller, Role::Read)?;
-    let registry = tasks.projects.registry();
+    let registry = tasks.projects.registry()?;
     let targets = registry.targets().map(|(topic, target)| view(topic, target)).collect();
     Ok(Json(TargetList { targets }).into_response())
 }
@@ -86,6 +87,7 @@ pub(in crate::api) async fn list(
     responses(
         (status = 200, description = "The topic; ETag has its revision", body = TargetView),
         (status = "4XX", description = "The request is wrong", body = ProblemBody),
+        (status = 503, description = "Try again", body = ProblemBody),
     ),
 )]
 pub(in crate::api) async fn show_target(
@@ -95,7 +97,7 @@ pub(in crate::api) async fn show_target(
 ) -> Answered {
     let topic = named(&uri, "")?;
     permitted(&caller, Role::Read)?;
-    let target = tasks.projects.registry().target(topic);
+    let target = tasks.projects.registry()?.target(topic);
     Ok(with_etag(target.revision, view(topic, target)))
 }
 
@@ -201,7 +203,7 @@ async fn set_paused(
 ) -> Answered {
     permitted(caller, Role::Admin)?;
     let asked = if_match(headers)?;
-    let target = tasks.projects.registry().target(topic);
+    let target = tasks.projects.registry()?.target(topic);
     let revision = asked.unwrap_or(target.revision);
     let change = Change::of_target(topic, Some(TargetTopic { paused, ..target }));
     write(tasks, caller, change, Some(revision)).await

@@ -3,12 +3,48 @@ use axum::extract::Request;
 use axum::http::header;
 use serde_json::{Value, json};
 
+use super::super::tasks::Failure;
 use super::super::tasks::tests::{Api, Told};
 
 async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
     let request = Request::builder().method(method).uri(path).header(header::IF_MATCH, revision);
     let request = request.header(header::CONTENT_TYPE, "application/json");
     api.send(request, Body::from(body.to_string())).await
+}
+
+#[tokio::test]
+async fn before_the_registry_is_read_nobody_is_told_that_there_is_nothing() {
+    let api = Api::new();
+    let none = Value::Null;
+    let put = |path: &'static str, body: Value| {
+        let api = &api;
+        async move { assert_eq!(api.ask("", "PUT", path, &body).await.status, 200, "{path}") }
+    };
+    put("/v1/projects/shop", json!({})).await;
+    let service = "/v1/projects/shop/services/billing";
+    put(service, json!({"address": "https://billing.example"})).await;
+    let questions = [
+        ("GET", "/v1/projects"),
+        ("GET", "/v1/projects/shop"),
+        ("GET", "/v1/projects/nobody"),
+        ("POST", "/v1/projects/shop:pause"),
+        ("DELETE", "/v1/projects/shop"),
+        ("POST", "/v1/projects/shop/services/billing:pause"),
+        ("DELETE", service),
+        ("GET", "/v1/targets"),
+        ("GET", "/v1/targets/orders"),
+        ("POST", "/v1/targets/orders:pause"),
+    ];
+    api.world().unread = Some(Failure::Moving("not read".to_owned()));
+    for (method, path) in questions {
+        let told = api.ask("", method, path, &none).await;
+        assert_eq!((told.status, told.code()), (503, "lane_moving"), "{method} {path}");
+        assert!(told.headers.contains_key(header::RETRY_AFTER), "{method} {path}");
+    }
+    api.world().unread = None;
+    let told = api.ask("", "GET", "/v1/projects", &none).await;
+    assert_eq!(told.json["projects"][0]["project"], "shop", "nothing was changed meanwhile");
+    assert_eq!(told.json["projects"][0]["revision"], 1, "{told:?}");
 }
 
 #[tokio::test]

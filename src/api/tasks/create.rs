@@ -222,7 +222,7 @@ fn checked(
     if lanes == 0 {
         return Err(starting().into());
     }
-    let registry = tasks.projects.registry();
+    let registry = tasks.projects.registry()?;
     if registry.project(project).is_deleted {
         let detail = format!("the project {project} was deleted; put it again to use it");
         return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));

@@ -40,6 +40,8 @@ pub(in crate::api) struct World {
     /// Why everything fails.
     pub(in crate::api) failure: Option<Failure>,
     not_in_force: Option<Failure>,
+    /// Why the registry is not known yet.
+    pub(in crate::api) unread: Option<Failure>,
 }
 
 impl World {
@@ -120,8 +122,9 @@ impl Desk for Fake {
 }
 
 impl Projects for Fake {
-    fn registry(&self) -> Arc<Registry> {
-        Arc::new(self.0.lock().registry.clone())
+    fn registry(&self) -> Result<Arc<Registry>, Failure> {
+        let world = self.0.lock();
+        world.unread.clone().map_or_else(|| Ok(Arc::new(world.registry.clone())), Err)
     }
 
     fn put(&self, change: Change, revision: Option<u64>) -> Soon<'_, Result<u64, PutError>> {

@@ -11,6 +11,8 @@ pub struct Figures {
     pub waiting: usize,
     /// Tasks that wait in memory until their scope has a credit.
     pub tasks_waiting: usize,
+    /// Tasks that wait in tiers though they are overdue, by what they wait for.
+    pub tasks_overdue: TasksOverdue,
     /// Credits of the tasks that workers hold.
     pub tasks_credits: usize,
     /// Tasks that were dispatched.
@@ -57,6 +59,17 @@ pub struct Figures {
     pub lost_timers: u64,
     /// When the record is due that is the first of all in memory that are not in their targets.
     pub first_due: Option<UnixMillis>,
+}
+
+/// How many tasks wait in tiers though they are overdue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TasksOverdue {
+    /// Their project or service is paused.
+    pub paused: usize,
+    /// Their service or project has enough to do.
+    pub limit: usize,
+    /// A worker could not call their service, and it has not answered often enough since.
+    pub breaker: usize,
 }
 
 impl Figures {

@@ -169,6 +169,15 @@ impl Tasks {
         figures.tasks_stale = self.counts.stale;
         figures.tasks_put_off = self.counts.put_off;
         figures.tasks_dispatched = self.counts.dispatched;
+        let overdue = &mut figures.tasks_overdue;
+        for ((_, scope), state) in self.scopes.iter().filter(|(_, state)| state.put_off > 0) {
+            let count = match (is_paused(&self.registry, scope), state.slow) {
+                (true, _) => &mut overdue.paused,
+                (false, Some(_)) => &mut overdue.breaker,
+                (false, None) => &mut overdue.limit,
+            };
+            *count += state.put_off as usize;
+        }
         figures.tasks_waiting = self.of_lanes.iter().map(|lane| lane.waiting).sum();
         figures.tasks_credits = self.of_lanes.iter().map(|lane| lane.credits as usize).sum();
     }

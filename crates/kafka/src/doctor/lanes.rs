@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Area, Facts, List, Location, Severity, Wish, backlog};
+use crate::topics::Names;
 use waterclock_engine::{Millis, UnixMillis};
 
 /// Kafka's `transaction.max.timeout.ms` where nothing is set: no transaction may be open for longer.
@@ -77,6 +78,26 @@ pub(super) fn without_tasks(wish: &Wish, facts: &Facts, list: &mut List) {
     );
     let remedy = "stop them, and start this version in their place";
     list.add(Severity::Problem, Area::Group, Location::NONE, what, remedy);
+}
+
+/// The group of the workers. That it cannot be looked at is told with the permissions.
+pub(super) fn workers(wish: &Wish, facts: &Facts, list: &mut List) {
+    let Some(Ok(workers)) = &facts.workers else { return };
+    if !workers.members.is_empty() {
+        return;
+    }
+    let names = Names::new(&wish.request.namespace);
+    let tasks = names.tasks();
+    let of_tasks = facts.partitions.iter().filter(|((topic, _), _)| *topic == tasks);
+    let is_used = of_tasks.filter_map(|(_, partition)| partition.last).any(|last| last > 0);
+    let what = format!(
+        "tasks are in force, and group {} has no members: no task is called",
+        names.workers_group()
+    );
+    // Where no task was ever dispatched, nobody may want any.
+    let severity = if is_used { Severity::Problem } else { Severity::Note };
+    let remedy = "start an instance whose roles have `worker`: `waterclock run`, which has all roles unless `roles` says less";
+    list.add(severity, Area::Group, Location::NONE, what, remedy);
 }
 
 pub(super) fn group(wish: &Wish, facts: &Facts, list: &mut List) {

@@ -128,7 +128,15 @@ fn healthy() -> Facts {
             }],
             rights: all_rights(),
         }),
-        workers: Some(Ok(Group { is_stable: true, members: Vec::new(), rights: all_rights() })),
+        workers: Some(Ok(Group {
+            is_stable: true,
+            members: vec![Member {
+                client_id: "waterclock/a/w/x".to_owned(),
+                host: "h".to_owned(),
+                owns: Vec::new(),
+            }],
+            rights: all_rights(),
+        })),
         committed: Ok(committed.collect()),
         clocks: ids
             .iter()
@@ -188,7 +196,7 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
     use Severity::{Note, Problem};
     type Change = fn(&mut Wish, &mut Facts);
     #[rustfmt::skip]
-    let cases: [(&str, Severity, Area, &str, &str, Change); 52] = [
+    let cases: [(&str, Severity, Area, &str, &str, Change); 54] = [
         // why                              how bad  area          where            words               what is changed
         ("one broker is one disk",          Note,    Brokers,      "",              "1 of at least 3",  |_, f| { f.brokers.retain(|id, _| *id == 1); f.partitions.values_mut().for_each(|p| { p.replicas = vec![1]; p.in_sync = vec![1]; }); f.clocks.retain(|id, _| *id == 1); }),
         ("a broker hangs",                  Problem, Brokers,      "broker 2",      "does not answer",  |_, f| f.brokers.get_mut(&2).unwrap().settings = Settings::Silent("late".into())),
@@ -229,6 +237,8 @@ fn what_is_wrong_is_named_with_its_place_and_what_to_do() {
         ("workers may not join",            Problem, Permissions,  "",              "may not Read group ns-workers", |_, f| { f.workers.as_mut().unwrap().as_mut().unwrap().rights.remove(&Right::Read); }),
         ("results go by age",               Problem, Topics,       "ns.results",    "retention.ms is 1000", |_, f| change(f, "ns.results", |t| { t.settings.insert("retention.ms".into(), "1000".into()); })),
         ("a member of before tasks",        Problem, Group,        "",              "instances at a:1, b:2 are", |w, _| w.without_tasks = ["a:1", "b:2"].map(str::to_owned).into()),
+        ("nobody calls tasks",              Note,    Group,        "",              "group ns-workers has no members", |_, f| f.workers.as_mut().unwrap().as_mut().unwrap().members.clear()),
+        ("tasks wait for a worker",         Problem, Group,        "",              "no task is called", |_, f| { f.workers.as_mut().unwrap().as_mut().unwrap().members.clear(); let p = partition(f, TIER).clone(); f.partitions.insert(("ns.tasks".into(), 1), p); }),
         ("transactions are refused",        Problem, Permissions,  "",              "ns/doctor failed", |_, f| f.commit = Some(Err("no".into()))),
         ("a target refuses us",             Problem, Targets,      TARGET,          "allow permits",    |_, f| { f.rights.get_mut(TARGET).unwrap().as_mut().unwrap().remove(&Right::Write); }),
         ("everything is allowed",           Note,    Targets,      "",              "instance that runs", |w, _| w.allow = vec![Allow::new("ns", None).unwrap()]),

@@ -1,17 +1,17 @@
 //! The cases of a bench, one function each; they share a clock, a way of making records, and a reader.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::machine::Cpu;
 use super::report::{Copies, Floor, Pending, Process, Spike, Steady, median, name, ratio};
-use super::service::{Service, Start};
 use super::tally::{Check, Tally};
 use super::{Failed, Observer};
+use crate::machine::Cpu;
+use crate::service::{Service, Start};
 use waterclock_engine::{Millis, UnixMillis};
 use waterclock_kafka::Delivery;
 use waterclock_kafka::bench::{self, Directions, Payload, Watch, Writer};
@@ -435,12 +435,4 @@ impl Held {
             Self::Memory => "memory",
         }
     }
-}
-
-/// Where a bench keeps what its processes need.
-pub(super) fn directory(namespace: &str) -> std::io::Result<PathBuf> {
-    let dir: &Path = &std::env::temp_dir();
-    let dir = dir.join(namespace);
-    std::fs::create_dir_all(&dir)?;
-    Ok(dir)
 }

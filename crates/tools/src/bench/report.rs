@@ -3,10 +3,11 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
-use super::machine::Machine;
-use super::tally::{Check, Spread};
+use super::tally::Check;
 use super::tasks::Tasks;
 use super::timeline::Point;
+use crate::lateness::Spread;
+use crate::machine::Machine;
 use waterclock_kafka::Delivery;
 
 /// What stands where nothing was measured.

@@ -10,7 +10,6 @@
 mod faults;
 mod figures;
 mod lines;
-mod stub;
 
 use std::sync::Arc;
 use std::thread;
@@ -21,20 +20,21 @@ use tokio::runtime::Runtime;
 
 use super::Failed;
 use super::cases::Cases;
-use super::machine::Cpu;
 use super::report::{Floor, median, name};
-use super::service::{Service, Start};
-use super::tally::{Lateness, Tally};
+use super::tally::Tally;
+use crate::lateness::Lateness;
+use crate::line::{AskError, Question};
+use crate::machine::Cpu;
+use crate::service::{Service, Start};
+use crate::stub::{CALL, Call, Stub};
 use waterclock_engine::{Millis, UnixMillis};
 use waterclock_kafka::Delivery;
 use waterclock_kafka::bench::{self, Directions, Watch as _};
 
 pub(super) use figures::Tasks;
-pub(super) use lines::AskError;
 
 use figures::{Calls, Creates, Memory, Steady};
-use lines::{Answers, Make, Question, Until, closed, paced};
-use stub::{CALL, Call, Stub};
+use lines::{Answers, Make, Until, closed, paced};
 
 /// The project of all tasks, and its service.
 const PROJECT: &str = "bench";

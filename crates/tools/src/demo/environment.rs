@@ -175,6 +175,7 @@ impl Environment {
             )
         };
         Spec {
+            namespace: self.namespace.clone(),
             broker: self.broker.clone(),
             delivery,
             note: note.to_owned(),

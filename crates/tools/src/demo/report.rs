@@ -2,14 +2,24 @@
 
 use serde_json::{Value, json};
 
+use super::callbacks::CallFigures;
 use super::ledger::Figures;
 use super::spec::Spec;
-use super::view::Picture;
+use super::view::{NO_CALLS, Picture};
 use waterclock_engine::Millis;
 
 /// One line, for pipes and logs.
 pub(super) fn line(picture: &Picture<'_>) -> String {
-    let Picture { spec, elapsed, figures, .. } = picture;
+    let Picture { spec, elapsed, figures, calls, .. } = picture;
+    let calls = calls.map_or_else(String::new, |calls| {
+        let (p50, p99) = calls.late_ms();
+        format!(
+            "  tasks {}  calls {}  ended {}  late p50 {p50} p99 {p99} ms",
+            calls.created,
+            calls.called,
+            calls.finished + calls.failed,
+        )
+    });
     let levels = &figures.levels;
     let tiers: Vec<String> = spec
         .tiers
@@ -20,7 +30,7 @@ pub(super) fn line(picture: &Picture<'_>) -> String {
         .collect();
     format!(
         "{:>3} s  sent {}  delivered {} ({}/s)  pending {}: moving {}, {}, wheel {}  late p50 {} p99 {} max {} ms  \
-         cancelled {}  dead letters {}",
+         cancelled {}  dead letters {}{calls}",
         elapsed.0 / 1_000,
         figures.sent,
         figures.delivered,
@@ -45,6 +55,8 @@ pub(super) struct Summary<'a> {
     /// Somebody ended it before its time.
     pub(super) interrupted: bool,
     pub(super) figures: &'a Figures,
+    /// `None`: the broker has no callbacks.
+    pub(super) calls: Option<&'a CallFigures>,
 }
 
 impl Summary<'_> {
@@ -82,8 +94,28 @@ impl Summary<'_> {
                 figures.wrong
             ));
         }
+        lines.extend(self.of_calls());
         lines.push(String::new());
         lines.join("\n")
+    }
+
+    fn of_calls(&self) -> Vec<String> {
+        let Some(calls) = self.calls else { return vec![format!("  {NO_CALLS}")] };
+        let CallFigures { created, called, retried, finished, failed, open, wrong, .. } = calls;
+        let (p50, p99) = calls.late_ms();
+        let mut lines = vec![
+            format!("  callbacks     {created} tasks, {called} calls ({retried} of them again)"),
+            format!(
+                "                {finished} finished, {failed} failed as they should, {open} open"
+            ),
+            format!("                p50 {p50} ms, p99 {p99} ms from due time to the call"),
+        ];
+        if *wrong > 0 {
+            lines.push(format!(
+                "                {wrong} wrong (called early, or ended otherwise than was answered)"
+            ));
+        }
+        lines
     }
 
     fn of_cancelled(&self) -> String {
@@ -105,6 +137,7 @@ impl Summary<'_> {
     pub(super) fn json(&self) -> Value {
         let (spec, figures) = (self.spec, self.figures);
         json!({
+            "namespace": spec.namespace,
             "broker": spec.broker,
             "note": spec.note,
             "delivery": spec.delivery,
@@ -129,6 +162,20 @@ impl Summary<'_> {
                 "max": figures.late_max,
             },
             "lateness_measured": spec.measured,
+            "callbacks": self.calls.map(|calls| {
+                let (p50, p99) = calls.late_ms();
+                json!({
+                    "created": calls.created,
+                    "called": calls.called,
+                    "retried": calls.retried,
+                    "finished": calls.finished,
+                    "failed": calls.failed,
+                    "open": calls.open,
+                    "pending": calls.pending(),
+                    "wrong": calls.wrong,
+                    "lateness_ms": { "p50": p50, "p99": p99 },
+                })
+            }),
         })
     }
 }

@@ -5,6 +5,8 @@ use waterclock_engine::Millis;
 /// What the demo does, and on what.
 #[derive(Clone, Debug)]
 pub(super) struct Spec {
+    /// The namespace, which is gone at the end.
+    pub(super) namespace: String,
     /// Which broker.
     pub(super) broker: String,
     /// Which delivery, in the words of the configuration.

@@ -10,6 +10,7 @@ use ratatui::symbols::bar::NINE_LEVELS;
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Bar, BarChart, BarGroup, Block, Paragraph, Sparkline, Widget};
 
+use super::callbacks::CallFigures;
 use super::ledger::{BARS_MS, Figures, Interval, SLOT};
 use super::spec::Spec;
 use waterclock_engine::Millis;
@@ -41,6 +42,8 @@ pub(super) struct Picture<'a> {
     pub(super) phase: Phase,
     pub(super) elapsed: Millis,
     pub(super) figures: &'a Figures,
+    /// `None`: the broker has no callbacks.
+    pub(super) calls: Option<&'a CallFigures>,
     /// The most that any vessel has held.
     pub(super) full: u64,
     /// What keeps the instance from working, if anything does.
@@ -63,19 +66,23 @@ impl Picture<'_> {
 
 /// Draws all of it.
 pub(super) fn draw(frame: &mut Frame<'_>, picture: &Picture<'_>) {
+    // On a small terminal the curves are lower.
+    let curves = if frame.area().height < 26 { 5 } else { 7 };
     let rows = Layout::vertical([
         Constraint::Length(4),
         Constraint::Min(8),
-        Constraint::Length(7),
+        Constraint::Length(2),
+        Constraint::Length(curves),
         Constraint::Length(1),
     ]);
-    let [head, ladder, curves, foot] = rows.areas(frame.area());
+    let [head, ladder, calls, curves, foot] = rows.areas(frame.area());
     let buffer = frame.buffer_mut();
     heading(picture, head, buffer);
     let columns = Layout::horizontal([Constraint::Min(20), Constraint::Length(FIGURES_WIDTH)]);
     let [vessels_at, figures_at] = columns.areas(ladder);
     vessels(picture, vessels_at, buffer);
     figures(picture.figures, figures_at, buffer);
+    callbacks(picture.calls, calls, buffer);
     let thirds = Layout::horizontal([Constraint::Ratio(1, 3); 3]);
     let [flow, late, bars] = thirds.areas(curves);
     curve_of_deliveries(picture, flow, buffer);
@@ -198,6 +205,29 @@ fn figures(figures: &Figures, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(text).render(inner, buffer);
 }
 
+/// What stands in place of the callbacks of the stand-in broker.
+pub(super) const NO_CALLS: &str =
+    "callbacks need a real Kafka (--kafka or --brokers): the stand-in has no workers";
+
+fn callbacks(calls: Option<&CallFigures>, area: Rect, buffer: &mut Buffer) {
+    let Some(calls) = calls else {
+        return Line::from(format!(" {NO_CALLS}")).yellow().render(area, buffer);
+    };
+    let CallFigures { created, called, retried, finished, failed, open, .. } = calls;
+    let (p50, p99) = calls.late_ms();
+    let name = Span::from(" callbacks").bold();
+    let counts = format!(
+        "  created {created}, called {called} ({retried} again), finished {finished}, failed {failed}"
+    );
+    let late = format!("            open calls {open}; from due to call p50 {p50} p99 {p99} ms");
+    let mut second = vec![Span::from(late)];
+    if calls.wrong > 0 {
+        second.push(Span::from(format!("; {} wrong", calls.wrong)).bold().red());
+    }
+    let text = vec![Line::from(vec![name, Span::from(counts)]), Line::from(second)];
+    Paragraph::new(text).render(area, buffer);
+}
+
 /// The whole run, squeezed into `width` values.
 fn squeezed(
     slots: &[Interval],
@@ -266,10 +296,12 @@ mod tests {
 
     use super::super::ledger::Levels;
     use super::*;
+    use crate::lateness::Spread;
     use waterclock_engine::header::Code;
 
     fn spec() -> Spec {
         Spec {
+            namespace: "waterclock-demo-7".to_owned(),
             broker: "embedded stand-in broker".to_owned(),
             delivery: "at_least_once",
             note: "No Kafka: nothing on disk".to_owned(),
@@ -301,12 +333,22 @@ mod tests {
 
     /// What stands on a terminal of this size, a line each.
     fn drawn(width: u16, height: u16, figures: &Figures, trouble: Option<&str>) -> Vec<String> {
+        drawn_with((width, height), figures, None, trouble)
+    }
+
+    fn drawn_with(
+        (width, height): (u16, u16),
+        figures: &Figures,
+        calls: Option<&CallFigures>,
+        trouble: Option<&str>,
+    ) -> Vec<String> {
         let spec = spec();
         let picture = Picture {
             spec: &spec,
             phase: Phase::Running,
             elapsed: Millis(10_000),
             figures,
+            calls,
             full: 400,
             trouble: trouble.map(str::to_owned),
         };
@@ -345,6 +387,35 @@ mod tests {
         let order: Vec<&str> =
             names.split([' ', '\u{2502}']).filter(|word| !word.is_empty()).collect();
         assert_eq!(order[..7], ["moving", "20s", "10s", "5s", "2s", "1s", "wheel"]);
+    }
+
+    #[test]
+    fn callbacks_are_on_a_small_terminal_and_so_is_why_there_are_none() {
+        let mut calls = CallFigures {
+            created: 1_200,
+            called: 1_352,
+            retried: 165,
+            finished: 1_100,
+            failed: 29,
+            open: 3,
+            late: Some(Spread { p50: 4.2, p90: 8.0, p99: 15.0, max: 40.0 }),
+            ..CallFigures::default()
+        };
+        let words = |calls: Option<&CallFigures>| {
+            let lines = drawn_with((80, 24), &some_figures(), calls, None);
+            lines.join("\n").split_whitespace().collect::<Vec<_>>().join(" ")
+        };
+        let screen = words(Some(&calls));
+        for part in [
+            "callbacks created 1200, called 1352 (165 again), finished 1100, failed 29",
+            "open calls 3; from due to call p50 4 p99 15 ms",
+        ] {
+            assert!(screen.contains(part), "{part:?} is not on {screen}");
+        }
+        calls.wrong = 2;
+        assert!(words(Some(&calls)).contains("2 wrong"));
+        let screen = words(None);
+        assert!(screen.contains(NO_CALLS), "{screen}");
     }
 
     #[test]

@@ -225,6 +225,10 @@ impl<'a> Lanes<'a> {
         );
         self.parts.figures.halved(figures.halvings - self.counted.halvings);
         self.levels.tasks_waiting.set(figures.tasks_waiting as u64);
+        let overdue = figures.tasks_overdue;
+        self.levels.tasks_paused.set(overdue.paused as u64);
+        self.levels.tasks_over_limit.set(overdue.limit as u64);
+        self.levels.tasks_behind_breaker.set(overdue.breaker as u64);
         self.levels.tasks_held.set(figures.tasks_credits as u64);
         self.parts.figures.tasks(
             figures.tasks_dispatched - self.counted.tasks_dispatched,

@@ -4,11 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::super::service::Service;
 use super::figures::{Faults, Killed};
-use super::lines::{Make, Question, Until, closed, paced};
-use super::stub::{CALL, HOLD};
+use super::lines::{Make, Until, closed, paced};
 use super::{EVERY, Failed, LINES, PROJECT, RATE, Stage, WAIT_MAX, create, task};
+use crate::line::Question;
+use crate::service::Service;
+use crate::stub::{CALL, HOLD};
 use waterclock_engine::Millis;
 
 /// How long both workers have to be given their partitions.

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::super::report::{fine, mib, ratio, spread};
-use super::super::tally::{Check, Spread};
+use super::super::tally::Check;
+use crate::lateness::Spread;
 
 /// How tasks are created.
 #[derive(Debug, Serialize)]

@@ -3,11 +3,12 @@
 
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::machine::{self, Cpu};
+use crate::machine::{self, Cpu};
 
 /// Longest wait for its end after SIGTERM.
 const STOP_MAX: Duration = Duration::from_secs(12);
@@ -70,6 +71,8 @@ impl Service {
         if start.calls_loopback {
             command.env("WATERCLOCK_CALLBACKS__NETWORKS", "127.0.0.0/8");
         }
+        // Who presses Ctrl-C ends the tool, and the tool ends this.
+        command.process_group(0);
         let child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -1,7 +1,8 @@
-//! The service that tasks call, inside this process. It notes each call and answers at once, or holds the call open.
+//! The service that tasks call, inside this process. It notes each call. It answers at once, after a while, or holds the call open.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use axum::Router;
@@ -19,6 +20,8 @@ use waterclock_engine::UnixMillis;
 pub(super) const CALL: &str = "/call/";
 /// Begins the path of a call whose first turn is held open.
 pub(super) const HOLD: &str = "/hold/";
+/// Begins the path of a call that takes a while; whether it fails follows from its number: [`fails`].
+pub(super) const WORK: &str = "/work/";
 /// Longer than a case that holds calls open.
 const HELD: Duration = Duration::from_secs(120);
 
@@ -27,6 +30,8 @@ const HELD: Duration = Duration::from_secs(120);
 pub(super) struct Call {
     /// The number in its path.
     pub(super) n: u64,
+    /// Which attempt of its task it is, from 1.
+    pub(super) attempt: u32,
     /// When its task was due.
     pub(super) due: UnixMillis,
     /// When it was here.
@@ -37,30 +42,41 @@ pub(super) struct Call {
 #[derive(Debug, Default)]
 struct Seen {
     calls: Mutex<Vec<Call>>,
-    /// Calls that were held open, and whose connection the caller closed.
+    /// Calls that have no answer yet.
+    open: AtomicU64,
+    /// Calls that had no answer, and whose connection the caller closed.
     broken: Mutex<Vec<(u64, Instant)>>,
 }
 
 impl Seen {
-    fn note(&self, n: u64, headers: &HeaderMap) -> u32 {
+    /// Notes a call; says which turn and which attempt it is.
+    fn note(&self, n: u64, headers: &HeaderMap) -> (u32, u32) {
         let number = |name| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
-        let turn = number("waterclock-turn").and_then(|turn| u32::try_from(turn).ok());
-        let turn = turn.unwrap_or_default();
+        let count = |name| number(name).and_then(|count| u32::try_from(count).ok());
+        let attempt = count("waterclock-attempt").unwrap_or_default();
         let due = UnixMillis(number("waterclock-due").unwrap_or_default());
-        self.calls.lock().push(Call { n, due, at: Instant::now() });
-        turn
+        self.calls.lock().push(Call { n, attempt, due, at: Instant::now() });
+        (count("waterclock-turn").unwrap_or_default(), attempt)
     }
 }
 
-/// A call that is held open. The server drops it when the caller is gone.
+/// A call that has no answer yet. The server drops it when the caller is gone.
 struct Open {
     seen: Arc<Seen>,
     n: u64,
     answered: bool,
 }
 
+impl Open {
+    fn begin(seen: Arc<Seen>, n: u64) -> Self {
+        seen.open.fetch_add(1, Ordering::Relaxed);
+        Self { seen, n, answered: false }
+    }
+}
+
 impl Drop for Open {
     fn drop(&mut self) {
+        self.seen.open.fetch_sub(1, Ordering::Relaxed);
         if !self.answered {
             self.seen.broken.lock().push((self.n, Instant::now()));
         }
@@ -84,12 +100,31 @@ async fn hold(
     headers: HeaderMap,
     _: Bytes,
 ) -> StatusCode {
-    if seen.note(n, &headers) <= 1 {
-        let mut open = Open { seen, n, answered: false };
+    let (turn, _) = seen.note(n, &headers);
+    if turn <= 1 {
+        let mut open = Open::begin(seen, n);
         tokio::time::sleep(HELD).await;
         open.answered = true;
     }
     StatusCode::OK
+}
+
+/// Whether an attempt of the call of a number fails: of eight the first attempt of one, of forty every attempt of one.
+pub(super) fn fails(n: u64, attempt: u32) -> bool {
+    n % 40 == 17 || n % 8 == 5 && attempt <= 1
+}
+
+async fn work(
+    State(seen): State<Arc<Seen>>,
+    Path(n): Path<u64>,
+    headers: HeaderMap,
+    _: Bytes,
+) -> StatusCode {
+    let (_, attempt) = seen.note(n, &headers);
+    let mut open = Open::begin(seen, n);
+    tokio::time::sleep(Duration::from_millis(20 + n * 37 % 180)).await;
+    open.answered = true;
+    if fails(n, attempt) { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
 }
 
 /// The service, which ends with the runtime that it was started on.
@@ -111,6 +146,7 @@ impl Stub {
         let routes = Router::new()
             .route(&format!("{CALL}{{n}}"), any(call))
             .route(&format!("{HOLD}{{n}}"), any(hold))
+            .route(&format!("{WORK}{{n}}"), any(work))
             .with_state(Arc::clone(&seen));
         let listener = listener.tap_io(|stream| {
             if let Err(error) = stream.set_nodelay(true) {
@@ -119,7 +155,7 @@ impl Stub {
         });
         tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, routes).await {
-                tracing::warn!(%error, "the stub of the bench has ended");
+                tracing::warn!(%error, "the service that tasks call has ended");
             }
         });
         Ok(Self { address, seen })
@@ -141,7 +177,12 @@ impl Stub {
         self.seen.calls.lock().clone()
     }
 
-    /// Numbers of held calls whose caller has gone, and when.
+    /// How many calls have no answer yet, of those that take their time.
+    pub(super) fn open(&self) -> u64 {
+        self.seen.open.load(Ordering::Relaxed)
+    }
+
+    /// Numbers of calls whose caller has gone before the answer, and when.
     pub(super) fn broken(&self) -> Vec<(u64, Instant)> {
         self.seen.broken.lock().clone()
     }

@@ -1,0 +1,47 @@
+//! Overdue tasks that wait in tiers are counted by what they wait for.
+
+use super::super::super::TasksOverdue;
+use super::world::{World, failed, finished};
+
+const MANY: u32 = 1_500;
+
+fn overdue(world: &World) -> TasksOverdue {
+    world.figures().tasks_overdue
+}
+
+#[test]
+fn those_of_a_paused_project_are_counted_until_they_may_go() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"paused":true}"#);
+    let ids: Vec<_> = (0..300).map(|n| world.create(n, 2_000, "")).collect();
+    assert_eq!(overdue(&world), TasksOverdue::default(), "none is due");
+    world.after(30_000);
+    assert_eq!(overdue(&world), TasksOverdue { paused: 300, ..TasksOverdue::default() });
+    world.cancel(&ids[7]);
+    world.after(1_000);
+    assert_eq!(overdue(&world).paused, 299);
+    world.take_lanes_over();
+    world.after(60_000);
+    assert_eq!(overdue(&world).paused, 299, "after a take-over they are counted as they come up");
+    world.set_registry("project/shop", "{}");
+    world.after(60_000);
+    assert_eq!((overdue(&world), world.calls.len()), (TasksOverdue::default(), 299));
+}
+
+#[test]
+fn those_over_the_limit_and_those_behind_a_breaker_are_told_apart() {
+    let mut world = World::new(|_, _| (2_000, finished()));
+    (0..MANY).for_each(|n| drop(world.create(n, 1_000, "")));
+    world.after(6_000);
+    let TasksOverdue { paused, limit, breaker } = overdue(&world);
+    assert!(limit > 100 && (paused, breaker) == (0, 0), "{:?}", overdue(&world));
+    world.after(3_600_000);
+    assert_eq!((overdue(&world), world.calls.len()), (TasksOverdue::default(), MANY as usize));
+
+    let retry = r#","retry":{"count":99,"interval":1}"#;
+    let mut world = World::new(|_, _| (5, failed(503)));
+    (0..MANY).for_each(|n| drop(world.create(n, 1_000, retry)));
+    world.after(60_000);
+    let TasksOverdue { paused, limit, breaker } = overdue(&world);
+    assert!(breaker > 100 && (paused, limit) == (0, 0), "{:?}", overdue(&world));
+}
