@@ -113,7 +113,9 @@ def reviewed(order):
 
 
 def is_from_waterclock(headers, body):
-    sent = headers["webhook-timestamp"]
+    sent = headers.get("webhook-timestamp", "")
+    if not sent.isdigit() or "webhook-id" not in headers or "webhook-signature" not in headers:
+        return False
     if abs(time.time() - int(sent)) > 300:
         return False
     signed = f"{headers['webhook-id']}.{sent}.".encode() + body

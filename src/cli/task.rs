@@ -11,8 +11,8 @@ use super::client::{Client, Kind, ServerArg, StartWait, typed, wait};
 use super::list::Moment;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::tasks::model::{
-    CancelAnswer, CancelOutcome, Created, HttpTask, KafkaTask, Length, PollInfo, ResultTo,
-    RetryInfo, TaskBase, TaskStatus, TaskView,
+    CancelAnswer, CancelOutcome, Created, HttpTask, KafkaTask, Length, PollInfo, RetryInfo,
+    TaskBase, TaskStatus, TaskView,
 };
 use crate::client::http::Method;
 use crate::config::Overrides;
@@ -118,12 +118,6 @@ struct Common {
     /// How the wait grows
     #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
     backoff: Option<String>,
-    /// Tells this topic how the task ended
-    #[arg(long, value_name = "TOPIC")]
-    result_topic: Option<String>,
-    /// Tells this URL how the task ended
-    #[arg(long, value_name = "URL", conflicts_with = "result_topic")]
-    result_url: Option<String>,
     /// A header, as NAME=VALUE; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     headers: Vec<(String, String)>,
@@ -133,7 +127,6 @@ struct Common {
 
 impl Common {
     fn base(&self) -> TaskBase {
-        let is_told = self.result_topic.is_some() || self.result_url.is_some();
         TaskBase {
             project: self.project.clone(),
             group: self.group.clone(),
@@ -150,11 +143,8 @@ impl Common {
                 backoff: self.backoff.clone(),
                 ..RetryInfo::default()
             }),
-            on_result: is_told.then(|| ResultTo {
-                topic: self.result_topic.clone(),
-                url: self.result_url.clone(),
-                service: None,
-            }),
+            // Nobody is told of the end in this release.
+            on_result: None,
         }
     }
 
@@ -455,7 +445,7 @@ mod tests {
         let body = body(
             "x create http --project shop --group orders --in 1m30s --url https://a.example/ --body {} \
              --retries 3 --retry-interval 1500ms --backoff fixed --header x-a=b=c --poll 10s --rounds 5 \
-             --result-topic done --timeout 5s --expect 2xx --method PUT",
+             --timeout 5s --expect 2xx --method PUT",
         );
         let read = request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20);
         let request = read.expect("taken");

@@ -145,6 +145,7 @@ impl Caller {
             (None, Answer::Status(status)) if outcome == Outcome::Failed => {
                 Some(format!("unexpected_status: got {status}, want {}", http.expect))
             }
+            _ if is_gone => Some("gone: got 410, so it is not called again".to_owned()),
             (error, _) => error,
         };
         result.retry_after = seen.retry_after.and_then(|text| retry_after(&text, (self.clock)()));

@@ -733,7 +733,7 @@ fn failure(result: &TaskResult, after: Progress) -> String {
 }
 
 fn not_ready(after: Progress) -> String {
-    format!("not ready after {} rounds", after.rounds)
+    format!("not_ready: its answer was \"not yet\" in all of its {} rounds", after.rounds)
 }
 
 /// What jitter goes by: tasks that failed together do not come back together.

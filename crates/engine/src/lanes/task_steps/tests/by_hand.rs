@@ -218,7 +218,7 @@ fn a_deleted_project_is_not_called_by_hand() {
     world.tell_lanes(crate::Event::Registry(registry));
     let retry = world.retry(&id);
     world.after(2_000);
-    assert_eq!(outcome_of(&world, retry), Some(Outcome::Refused(Code::TaskFailed)));
+    assert_eq!(outcome_of(&world, retry), Some(Outcome::Refused(Code::ProjectDeleted)));
     assert_eq!(world.dead.len(), 1, "its letter is there already");
     assert_eq!(world.state(&id), Some(TimerState::Dead));
 }
