@@ -153,6 +153,9 @@ fn answer(request: &Request, mut to: &TcpStream, log: &Log) -> std::io::Result<b
         }
         "/garbage" => write!(to, "what do you want?\r\n\r\n").map(|()| false),
         "/half" => write!(to, "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf").map(|()| false),
+        "/gone" => {
+            write!(to, "HTTP/1.1 410 Gone\r\ncontent-length: 10\r\n\r\nhalf").map(|()| false)
+        }
         "/close" | "/reset" => Ok(false),
         "/hang" => {
             let _ = to.read(&mut [0]);

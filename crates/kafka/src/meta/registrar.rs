@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::CLOCK;
 use super::exclusive::{ExclusiveWriter, Lost};
 use super::log;
 use super::registry::RegistryFeed;
 use crate::client::Connection;
-use crate::cluster::PROBE_KEY;
 use waterclock_engine::task::Wrong;
 use waterclock_engine::task::registry::{self, Change};
 
@@ -148,7 +148,7 @@ impl Inner {
     ) -> Result<u64, Trouble> {
         let writer = ExclusiveWriter::begin(&self.connection, &self.topic, &self.id)?;
         // All that writers before have committed stands in front of this record, which says nothing.
-        let here = writer.write(&[(PROBE_KEY, None)])?;
+        let here = writer.write(&[(CLOCK, None)])?;
         if !self.feed.wait_until_read(here, READ_MAX) {
             return Err(PutError::Behind.into());
         }

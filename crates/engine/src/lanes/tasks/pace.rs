@@ -16,7 +16,7 @@ const LOOK: (Millis, Millis) = (Millis(500), Millis(8_000));
 
 /// For how long a task is put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) struct PutOff {
+pub(crate) struct PutOff {
     /// No longer than that, where `mean` does not ask for more.
     pub(super) most: Millis,
     /// At least so long in the mean of all that are put off.
@@ -28,7 +28,7 @@ impl PutOff {
     pub(super) const LEAST: Self = Self { most: PUT_OFF_MIN, mean: Millis(0) };
 
     /// The tier to wait in, up to `last`. `luck`: another one for each task and each time.
-    pub(in super::super) fn tier(self, ladder: &Ladder, last: usize, luck: u64) -> usize {
+    pub(crate) fn tier(self, ladder: &Ladder, last: usize, luck: u64) -> usize {
         let wait = |tier: usize| ladder.tiers()[tier].wait();
         let tier = ladder.pick(self.most).unwrap_or_else(|| ladder.shortest()).min(last);
         let Some(above) = ladder.above(tier).filter(|above| *above <= last) else { return tier };
