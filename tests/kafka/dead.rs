@@ -284,6 +284,7 @@ fn every_refusal_is_a_dead_letter_and_stops_nothing(mode: Mode) {
         &Code::BadTask,
         &Code::StaleSubmit,
         &Code::TaskFailed,
+        &Code::ProjectDeleted,
     ];
     assert_eq!(unmet, elsewhere, "every code of the contract is provoked");
 

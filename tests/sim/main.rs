@@ -244,7 +244,7 @@ fn what_brokers_refuse_is_found_and_its_neighbours_wait_some_seconds_at_most() {
 #[test]
 fn hostile_producers_hold_up_nobody_and_each_of_their_records_ends_as_the_contract_says() {
     let met = in_both(Kind::Hostile, 40);
-    // No client's record can hop too often, and no intake is taken out of the configuration. The last four are of tasks: these
+    // No client's record can hop too often, and no intake is taken out of the configuration. The last five are of tasks: these
     // worlds have none, and tests of the engine and on Kafka provoke each.
     let out_of_reach = [
         Code::TooManyHops,
@@ -253,6 +253,7 @@ fn hostile_producers_hold_up_nobody_and_each_of_their_records_ends_as_the_contra
         Code::BadTask,
         Code::StaleSubmit,
         Code::TaskFailed,
+        Code::ProjectDeleted,
     ];
     for code in Code::ALL.iter().filter(|code| !out_of_reach.contains(code)) {
         assert!(met.contains_key(code.as_str()), "no {code:?} in all worlds: {met:?}");
