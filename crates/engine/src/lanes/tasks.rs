@@ -455,3 +455,6 @@ fn is_paused(registry: &Registry, scope: &Scope) -> bool {
     };
     registry.paused(&scope.project, service)
 }
+
+#[cfg(test)]
+mod tests;
