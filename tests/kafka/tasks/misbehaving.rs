@@ -42,7 +42,7 @@ fn a_task_of_a_service_that_misbehaves_ends_as_the_page_about_callbacks_says() {
         end("wrong",      with(to("/status?is=404"), once.clone()),    "failed",   (Some(404), Some("unexpected_status")), 2),
         end("no-poll",    with(to("/status?is=425"), json!({})),       "failed",   (Some(425), Some("unexpected_status")), 1),
         end("later",      with(to("/later?n=1&after=2"), once.clone()), "finished", (Some(200), None), 2),
-        end("gone",       with(to("/410"), thrice.clone()),            "failed",   (Some(410), None), 1),
+        end("gone",       with(to("/410"), thrice.clone()),            "failed",   (Some(410), Some("gone")), 1),
         end("redirected", with(to("/redirect"), once.clone()),         "failed",   (Some(302), Some("unexpected_status")), 2),
         end("hangs",      with(to("/hang"), quick.clone()),            "failed",   (None, Some("timeout")), 2),
         end("drips",      with(to("/drip"), quick.clone()),            "failed",   (Some(200), Some("timeout")), 2),
@@ -51,7 +51,7 @@ fn a_task_of_a_service_that_misbehaves_ends_as_the_page_about_callbacks_says() {
         end("big",        with(to("/big"), once.clone()),              "failed",   (Some(200), Some("answer_too_large")), 2),
         end("distrusted", with(at(format!("https://{distrusted}/")), once.clone()), "failed", (None, Some("connection_failed")), 2),
         end("silent",     with(at(format!("http://{silent}/")), once.clone()), "failed", (None, Some("no_connection")), 2),
-        end("polls",      with(to("/notyet?n=9"), json!({"poll": {"interval": "1s", "rounds": 2}})), "failed", (Some(202), None), 1),
+        end("polls",      with(to("/notyet?n=9"), json!({"poll": {"interval": "1s", "rounds": 2}})), "failed", (Some(202), Some("not_ready")), 1),
     ];
     let create = |end: &End| api.create(&with(end.task.clone(), json!({"project": end.project})));
     let ids: Vec<String> = ends.iter().map(create).collect();
