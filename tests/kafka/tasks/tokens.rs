@@ -49,7 +49,7 @@ fn answers(process: &Process, stub: &Endpoint, brings: [Option<&Token>; 3]) -> V
     brings.map(answer).to_vec()
 }
 
-/// Cancels tasks by turns over two instances. Each asks the owner of a lane that it does not own, whoever may ask itself.
+/// Cancels tasks over two instances, one after the other. Each asks the owner of a lane that it does not own.
 #[track_caller]
 fn cancel_over_both(of: [(&Process, &Token); 2], stub: &Endpoint) {
     let apis = of.map(|(process, token)| Api::of_holder(process, &token.text));
