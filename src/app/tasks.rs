@@ -5,8 +5,6 @@ mod retry;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use tokio::task::spawn_blocking;
 
 use super::timers::{TimersOfInstance, error};
@@ -409,15 +407,11 @@ fn attempt(of: &timers::Attempt) -> Attempt {
 
 /// The beginning of an answer, as text or in base64. A character at its end may be cut.
 fn beginning(bytes: Option<&[u8]>) -> (Option<String>, Option<String>) {
-    let Some(bytes) = bytes else { return (None, None) };
-    match std::str::from_utf8(bytes) {
-        Ok(text) => (Some(text.to_owned()), None),
-        Err(error) if error.error_len().is_none() => {
-            let whole = &bytes[..error.valid_up_to()];
-            (Some(String::from_utf8_lossy(whole).into_owned()), None)
-        }
-        Err(_) => (None, Some(BASE64_STANDARD.encode(bytes))),
-    }
+    let whole = |bytes: &[u8]| match std::str::from_utf8(bytes) {
+        Err(error) if error.error_len().is_none() => error.valid_up_to(),
+        _ => bytes.len(),
+    };
+    retry::text(bytes.map(|bytes| &bytes[..whole(bytes)]))
 }
 
 #[cfg(test)]

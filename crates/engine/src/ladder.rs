@@ -294,8 +294,7 @@ impl Ladder {
     /// The index of the next longer tier that is written to.
     #[must_use]
     pub fn above(&self, tier: usize) -> Option<usize> {
-        let longer = (tier + 1..self.tiers.len()).find(|longer| self.tiers[*longer].open)?;
-        Some(longer)
+        (tier + 1..self.tiers.len()).find(|longer| self.tiers[*longer].open)
     }
 
     /// The index of the shortest tier that is written to.

@@ -68,9 +68,12 @@ struct Open {
 }
 
 impl Open {
-    fn begin(seen: Arc<Seen>, n: u64) -> Self {
+    /// Takes its time until the answer.
+    async fn answer_after(seen: Arc<Seen>, n: u64, wait: Duration) {
         seen.open.fetch_add(1, Ordering::Relaxed);
-        Self { seen, n, answered: false }
+        let mut open = Self { seen, n, answered: false };
+        tokio::time::sleep(wait).await;
+        open.answered = true;
     }
 }
 
@@ -102,9 +105,7 @@ async fn hold(
 ) -> StatusCode {
     let (turn, _) = seen.note(n, &headers);
     if turn <= 1 {
-        let mut open = Open::begin(seen, n);
-        tokio::time::sleep(HELD).await;
-        open.answered = true;
+        Open::answer_after(seen, n, HELD).await;
     }
     StatusCode::OK
 }
@@ -121,9 +122,7 @@ async fn work(
     _: Bytes,
 ) -> StatusCode {
     let (_, attempt) = seen.note(n, &headers);
-    let mut open = Open::begin(seen, n);
-    tokio::time::sleep(Duration::from_millis(20 + n * 37 % 180)).await;
-    open.answered = true;
+    Open::answer_after(seen, n, Duration::from_millis(20 + n * 37 % 180)).await;
     if fails(n, attempt) { StatusCode::INTERNAL_SERVER_ERROR } else { StatusCode::OK }
 }
 

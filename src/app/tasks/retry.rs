@@ -70,6 +70,7 @@ fn refused(end: TaskRetry) -> Option<Failure> {
 
 fn shown(payload: TaskPayload) -> Payload {
     let TaskPayload { key, value, headers } = payload;
+    let text = |bytes: Option<Base64>| text(bytes.as_ref().map(|Base64(bytes)| &bytes[..]));
     let header = |(name, value): (String, Option<Base64>)| {
         let (value, value_b64) = text(value);
         PayloadHeader { name, value, value_b64 }
@@ -80,11 +81,11 @@ fn shown(payload: TaskPayload) -> Payload {
 }
 
 /// Bytes as text, or else in base64.
-fn text(bytes: Option<Base64>) -> (Option<String>, Option<String>) {
-    match bytes.map(|Base64(bytes)| String::from_utf8(bytes)) {
-        None => (None, None),
-        Some(Ok(text)) => (Some(text), None),
-        Some(Err(error)) => (None, Some(BASE64_STANDARD.encode(error.as_bytes()))),
+pub(super) fn text(bytes: Option<&[u8]>) -> (Option<String>, Option<String>) {
+    let Some(bytes) = bytes else { return (None, None) };
+    match std::str::from_utf8(bytes) {
+        Ok(text) => (Some(text.to_owned()), None),
+        Err(_) => (None, Some(BASE64_STANDARD.encode(bytes))),
     }
 }
 

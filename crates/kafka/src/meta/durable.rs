@@ -19,17 +19,29 @@ use waterclock_engine::Offset;
 /// How much longer librdkafka may take to say that the time of a record is over.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// Keeps what became of the one record: where it stands, or why it is not there.
+/// Keeps what became of the last record: where it stands, or why it is not there.
 #[derive(Clone, Default)]
-struct Outcome(Arc<Mutex<Option<Result<Offset, KafkaError>>>>);
+pub(super) struct Outcome(Arc<Mutex<Option<Result<Offset, KafkaError>>>>);
+
+impl Outcome {
+    /// What became of it, if that was told since the last time.
+    pub(super) fn take(&self) -> Option<Result<Offset, KafkaError>> {
+        self.0.lock().take()
+    }
+}
 
 impl ClientContext for Outcome {
     tokens!();
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        tracing::debug!(%error, reason, "writer of meta");
+    }
 }
 
 impl ProducerContext for Outcome {
-    type DeliveryOpaque = ();
-    fn delivery(&self, delivery: &DeliveryResult<'_>, (): ()) {
+    type DeliveryOpaque = usize;
+
+    fn delivery(&self, delivery: &DeliveryResult<'_>, _: usize) {
         let result = match delivery {
             Ok(message) => Ok(Offset(message.offset())),
             Err((error, _)) => Err(error.clone()),
@@ -38,7 +50,7 @@ impl ProducerContext for Outcome {
     }
 }
 
-/// Writes a value under a key of [`PARTITION`], or takes away what stands there. Gives back where the record stands.
+/// Writes a value under a key of [`PARTITION`], or takes away what stands there.
 ///
 /// Blocks for at most 5 s longer than `most`.
 ///
@@ -50,7 +62,7 @@ pub(super) fn write(
     key: &str,
     value: Option<&str>,
     most: Duration,
-) -> Result<Offset, Error> {
+) -> Result<(), Error> {
     let outcome = Outcome::default();
     let mut config = connection.client("waterclock-meta");
     config
@@ -62,13 +74,14 @@ pub(super) fn write(
     let producer: BaseProducer<Outcome> = config
         .create_with_context(outcome.clone())
         .map_err(|source| kafka("make a writer of", topic, source))?;
-    let mut record = BaseRecord::<str, str>::to(topic).partition(PARTITION).key(key);
+    let mut record: BaseRecord<'_, str, str, usize> =
+        BaseRecord::with_opaque_to(topic, 0).partition(PARTITION).key(key);
     record.payload = value;
     producer.send(record).map_err(|(error, _)| kafka("write", topic, error))?;
     let flushed = producer.flush(most + SLACK);
-    let result = outcome.0.lock().take();
+    let result = outcome.take();
     match (result, flushed) {
-        (Some(Ok(offset)), _) => Ok(offset),
+        (Some(Ok(_)), _) => Ok(()),
         (Some(Err(source)), _) | (None, Err(source)) if !errors::kind(&source).may_be_written() => {
             Err(kafka("write", topic, source))
         }

@@ -7,49 +7,21 @@
 //! 1. What is committed was committed while no other writer had begun since this one.
 //! 2. No transaction stays open for longer than [`STEP_MAX`], as the readers of the topic wait for its end.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use rdkafka::client::ClientContext;
-use rdkafka::error::KafkaError;
-use rdkafka::message::{DeliveryResult, Message as _};
-use rdkafka::producer::{BaseRecord, Producer as _, ProducerContext};
+use rdkafka::producer::{BaseRecord, Producer as _};
 
 use super::PARTITION;
+use super::durable::Outcome;
 use super::log::{Error, kafka};
 use crate::client::Connection;
 use crate::client::errors;
-use crate::client::oauth::tokens;
 use crate::client::raw::TopicProducer;
 use crate::client::raw::ask;
 use waterclock_engine::Offset;
 
 /// Longest wait for each step: to begin, and to commit.
 const STEP_MAX: Duration = Duration::from_secs(5);
-
-/// Keeps where the last record stands, or why it is not there.
-#[derive(Clone, Default)]
-struct Outcome(Arc<Mutex<Option<Result<Offset, KafkaError>>>>);
-
-impl ClientContext for Outcome {
-    tokens!();
-
-    fn error(&self, error: KafkaError, reason: &str) {
-        tracing::debug!(%error, reason, "change of projects and services");
-    }
-}
-
-impl ProducerContext for Outcome {
-    type DeliveryOpaque = usize;
-
-    fn delivery(&self, delivery: &DeliveryResult<'_>, _: usize) {
-        *self.0.lock() = Some(match delivery {
-            Ok(message) => Ok(Offset(message.offset())),
-            Err((error, _)) => Err(error.clone()),
-        });
-    }
-}
 
 /// Why nothing was written.
 #[derive(Debug)]
@@ -113,7 +85,7 @@ impl ExclusiveWriter {
             true => Lost::Fenced,
             false => Lost::Failed(kafka("write", topic, source)),
         };
-        *self.outcome.0.lock() = None;
+        self.outcome.take();
         let producer = self.producer.inner();
         producer.begin_transaction().map_err(failed)?;
         for (key, value) in records {
@@ -126,7 +98,7 @@ impl ExclusiveWriter {
             }
         }
         let committed = self.producer.commit(STEP_MAX);
-        let written = self.outcome.0.lock().take();
+        let written = self.outcome.take();
         let refused = written.as_ref().and_then(|written| errors::code(written.as_ref().err()?));
         let mut said = committed.as_ref().err().map(|(code, _)| *code).into_iter().chain(refused);
         let is_fenced = said.any(errors::is_of_old_epoch) || self.is_fenced();

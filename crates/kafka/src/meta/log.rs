@@ -694,7 +694,7 @@ pub(super) fn kafka(what: &'static str, topic: &str, source: KafkaError) -> Erro
 /// [`Error::Unacknowledged`]: it may be in force or not; read again. Others: it is not.
 pub fn write(connection: &Connection, topic: &str, value: &Value) -> Result<(), Error> {
     let (key, text) = (value.key(), value.encode());
-    durable::write(connection, topic, &key, Some(&text), WRITE_MAX).map(drop)
+    durable::write(connection, topic, &key, Some(&text), WRITE_MAX)
 }
 
 #[cfg(test)]
