@@ -105,9 +105,8 @@ impl Registrar {
         loop {
             match self.0.put(&change, expected, &mut tried) {
                 Ok(revision) => return Ok(revision),
-                Err(Trouble::Fenced) if began.elapsed() < FENCED_MAX => {}
-                Err(Trouble::Fenced) => return Err(PutError::Busy),
-                Err(Trouble::Put(error)) => return Err(error),
+                Err(Trouble::Again(_)) if began.elapsed() < FENCED_MAX => {}
+                Err(Trouble::Again(error) | Trouble::Put(error)) => return Err(error),
             }
             // Two that fence each other come apart.
             std::thread::sleep(wait.mul_f64(0.5 + rand::random::<f64>()));
@@ -118,8 +117,8 @@ impl Registrar {
 
 /// Why one try has not put a change in force.
 enum Trouble {
-    /// Another instance has begun to write.
-    Fenced,
+    /// Another instance has begun to write, or Kafka did not say what became of it: the next try reads that.
+    Again(PutError),
     Put(PutError),
 }
 
@@ -132,7 +131,8 @@ impl From<PutError> for Trouble {
 impl From<Lost> for Trouble {
     fn from(lost: Lost) -> Self {
         match lost {
-            Lost::Fenced => Self::Fenced,
+            Lost::Fenced => Self::Again(PutError::Busy),
+            Lost::Failed(error @ log::Error::Unacknowledged { .. }) => Self::Again(error.into()),
             Lost::Failed(error) => Self::Put(error.into()),
         }
     }
