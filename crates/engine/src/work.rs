@@ -662,21 +662,21 @@ impl WorkEngine {
             self.say(partition, offset, task, Said::Interrupted { in_doubt: true });
             return;
         }
+        if self.places.contains_key(&task.turn) {
+            // A dispatch stands in the log once. A second one would be called twice. One that waits or is called is known for longer
+            // than others.
+            self.waiting.leave(&task);
+            self.waiting.release(now.monotonic, &task);
+            return self.report(partition, offset, None, None);
+        }
         if seen == Some(Seen::Unsure) {
             // It may be a copy of what was called long ago. Its lane knows, and dispatches it anew if it is none.
             let said = Said::Deferred { until: now.broker, breaker: false };
             return self.say(partition, offset, task, said);
         }
+        let place = Place { partition, offset, scope: task.scope.clone(), is_called: false };
+        self.places.insert(task.turn, place);
         let at = At { partition, offset, task };
-        let place = Place { partition, offset, scope: at.task.scope.clone(), is_called: false };
-        if let Some(before) = self.places.insert(at.task.turn, place) {
-            // A dispatch stands in the log once. A second one would be called twice. This one is known for longer than others.
-            self.places.insert(at.task.turn, before);
-            self.waiting.leave(&at.task);
-            self.waiting.release(now.monotonic, &at.task);
-            self.report(partition, offset, None, None);
-            return;
-        }
         self.waiting.push(at);
     }
 

@@ -197,8 +197,8 @@ fn results_and_dispatches_that_were_altered_or_moved_are_dead_letters_and_end_no
             plain(&started).header("x-delay-result", format!("{{{FINISHED}}}")),
             Some("task_forbidden"),
         ),
-        // The worker that has the turn knows it; the other one looks at what it is to send.
-        (&tasks, altered(&of_open), None),
+        // The worker that has the turn knows it, and any other one that it was not for it.
+        (&tasks, altered(&of_open), Some("bad_task")),
         (&tasks, Out { value: altered(&of_open).value, ..moved(&of_open, 2) }, Some("bad_task")),
         (&tasks, altered(&of_waits), Some("bad_task")),
         (&tasks, reworded(&of_waits, "x-delay-task", "/fail", "/forged"), Some("bad_state")),

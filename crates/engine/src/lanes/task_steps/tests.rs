@@ -606,6 +606,31 @@ fn no_copy_of_a_dispatch_makes_a_cancel_untrue() {
 }
 
 #[test]
+fn a_copy_of_a_dispatch_that_is_open_or_waits_for_long_changes_nothing() {
+    let mut world = World::new(|_, _| (100_000, finished()));
+    world.set_registry("project/shop", r#"{"concurrency":1}"#);
+    let open = world.create(1, 1_000, "");
+    world.after(2_000);
+    let waits = world.create(2, 1_000, "");
+    world.after(2_000);
+    assert_eq!(world.calls.len(), 1, "one at a time");
+    assert_eq!(world.dispatched().count(), 2, "both are at the worker");
+    // The worker remembers neither as one that was read lately.
+    world.after(40_000);
+    world.dispatch_all_again();
+    world.after(1_000);
+    let cancel = world.cancel(&waits);
+    world.after(20_000);
+    assert_eq!(world.timer(&open).and_then(|timer| timer.task).map(|task| task.turn), Some(1));
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Underway));
+    assert_eq!(world.state(&waits), Some(TimerState::Cancelled));
+    world.after(200_000);
+    assert_eq!(world.state(&open), Some(TimerState::Delivered));
+    assert_eq!((world.calls_of(&open).len(), world.calls_of(&waits).len()), (1, 0));
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
 fn a_dispatch_of_an_older_program_is_called_and_no_copy_of_it() {
     let mut world = World::new(|_, _| (5, finished()));
     world.dispatches_as_before = true;

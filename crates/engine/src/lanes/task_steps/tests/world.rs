@@ -398,6 +398,14 @@ impl World {
         self.tasks[usize::from(partition.0)].push((self.now, record));
     }
 
+    /// Appends all records of `<ns>.tasks` to their partitions once more.
+    pub(super) fn dispatch_all_again(&mut self) {
+        for log in &mut self.tasks {
+            let copies: Vec<_> = log.iter().map(|(_, record)| (self.now, record.clone())).collect();
+            log.extend(copies);
+        }
+    }
+
     /// Puts another body into what stands last in each partition of `<ns>.tasks`. No broker lets anybody do so; a broken disk may.
     pub(super) fn alter_dispatched(&mut self) {
         for (_, record) in self.tasks.iter_mut().filter_map(|log| log.last_mut()) {
