@@ -112,7 +112,18 @@ const CASES: &[Case] = &[
     (Mutation::ForgetsEnded, TASKS, &["one task"], 100),
     (Mutation::OffsetsWithoutResults, TASKS, &["liveness"], 30),
     (Mutation::FreesEarly, TASKS, &["one end"], 30),
+    (Mutation::FreesEarly, TASKS, &["none later"], 30),
     (Mutation::MissesPauses, TASKS, &["paused"], 100),
+    (Mutation::MissesServicePauses, TASKS, &["paused"], 100),
+    (Mutation::MissesTopicPauses, TASKS, &["paused topics"], 100),
+    (Mutation::MissesDeletions, TASKS, &["deleted"], 100),
+    (Mutation::BlamesCalls, TASKS, &["deleted ends"], 300),
+    (Mutation::SaysRetried, TASKS, &["retries"], 100),
+    (Mutation::RevivesCancelled, TASKS, &["retries"], 300),
+    (Mutation::CallsExpired, TASKS, &["expired"], 200),
+    (Mutation::ForgetsExpiry, TASKS, &["expired"], 100),
+    (Mutation::IgnoresRates, TASKS, &["rates"], 100),
+    (Mutation::BurnsPutOffs, TASKS, &["attempts"], 100),
     (Mutation::OpensMore, TASKS, &["open calls"], 100),
 ];
 

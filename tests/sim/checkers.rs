@@ -62,6 +62,7 @@ pub fn check(world: &mut World) {
     let mut found = Vec::new();
     if world.plan.tasks.is_some() {
         tasks::check(world, &mut found);
+        tasks::met(world).into_iter().for_each(|code| world.count(code));
         return found.into_iter().for_each(|(promise, what)| world.breach(promise, what));
     }
     let view = view(world, &mut found);

@@ -267,7 +267,8 @@ const TASKS_MUST_MEET: &[&str] = &[
     "workers struck between steps", "workers' commits unknown", "workers' commits failed", "calls", "calls cut",
     "creations replayed", "sealed records copied", "tasks to be cancelled", "cancels of tasks answered", "results: started",
     "results: deferred", "results: in doubt", "results: cut", "results: cancelled", "results: ended", "kills", "zombies",
-    "recalled as ended",
+    "recalled as ended", "calls of nobody", "expired", "project_deleted", "target_missing",
+    "retries by hand", "retries taken", "retries outrun",
 ];
 
 #[test]

@@ -151,6 +151,26 @@ pub enum Mutation {
     OffsetsWithoutResults,
     /// Nobody hears that a project is paused.
     MissesPauses,
+    /// Nobody hears that a service is paused.
+    MissesServicePauses,
+    /// Nobody hears that a topic is paused.
+    MissesTopicPauses,
+    /// Nobody hears that a project or a service was deleted.
+    MissesDeletions,
+    /// Of a task whose project was deleted it is said that its calls have failed.
+    BlamesCalls,
+    /// A client is told that its retry was taken, which had come too late.
+    SaysRetried,
+    /// A retry by hand brings back what was cancelled.
+    RevivesCancelled,
+    /// A worker calls what has expired while it waited there.
+    CallsExpired,
+    /// Lanes do not read when a task expires.
+    ForgetsExpiry,
+    /// Nobody hears of a rate.
+    IgnoresRates,
+    /// A turn that was put off counts as an attempt that failed.
+    BurnsPutOffs,
     /// A worker believes that more calls may be open than may be.
     OpensMore,
 }
@@ -233,6 +253,16 @@ impl Mutation {
             Self::WaitsForResults,
             Self::OffsetsWithoutResults,
             Self::MissesPauses,
+            Self::MissesServicePauses,
+            Self::MissesTopicPauses,
+            Self::MissesDeletions,
+            Self::BlamesCalls,
+            Self::SaysRetried,
+            Self::RevivesCancelled,
+            Self::CallsExpired,
+            Self::ForgetsExpiry,
+            Self::IgnoresRates,
+            Self::BurnsPutOffs,
             Self::OpensMore,
         ]
     }

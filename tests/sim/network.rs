@@ -148,6 +148,10 @@ pub enum Act {
     /// The record that created it is written once more.
     Replay(usize),
     Cancel(usize),
+    /// Somebody has it called now.
+    Retry(usize),
+    /// A record is submitted that is no task: its place in the list of those.
+    Plain(usize),
     /// What stands in a topic of waterclock's is written there once more, by somebody who may.
     Copy(u64),
     /// Projects and services are those of this version from now on.

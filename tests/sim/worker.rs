@@ -14,7 +14,8 @@ use std::sync::Arc;
 
 use waterclock::engine::member::{Positions, TakeOver};
 use waterclock::engine::sealed::{self, Work};
-use waterclock::engine::task::result::TaskResult;
+use waterclock::engine::task::registry::Registry;
+use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::work::{
     CallEnd, CallId, Now, Task, Turn, WorkAction, WorkEngine, WorkEvent, WorkLimits,
 };
@@ -25,7 +26,7 @@ use crate::member::Up;
 use crate::mutation::Mutation;
 use crate::network::Scheduled;
 use crate::plan::{SECOND, WORKER_SESSION};
-use crate::world::{Called, World};
+use crate::world::{Called, World, stop_of};
 pub use batches::Flight;
 pub use group::{WorkerReply, WorkerRequest};
 
@@ -68,8 +69,8 @@ pub enum WorkerEvent {
 /// A call that is open.
 #[derive(Debug)]
 struct Open {
-    /// Its place in the list of calls.
-    called: usize,
+    /// Its place in the list of calls; `None`: there was nobody to call.
+    called: Option<usize>,
     result: TaskResult,
     is_away: bool,
 }
@@ -98,7 +99,9 @@ pub struct Worker {
     is_stopping: bool,
     back_after: Time,
     /// When the coordinator heard of it last.
-    heard: Time,
+    seen: Time,
+    /// Projects and services, as it has heard of them.
+    heard: Arc<Registry>,
     /// Turns whose cancels it has read (for a mutation).
     cancelled: HashSet<Turn>,
     /// It has sent a batch in this assignment (for a mutation).
@@ -130,7 +133,8 @@ impl Worker {
             is_ending: false,
             is_stopping: false,
             back_after: 0,
-            heard: 0,
+            seen: 0,
+            heard: Arc::default(),
             cancelled: HashSet::new(),
             has_sent: false,
             ticks: BTreeSet::new(),
@@ -165,14 +169,15 @@ impl World {
         };
         let limits =
             WorkLimits { calls: 100, bytes: 1 << 20, fresh, commit_within: Millis(SECOND) };
-        let registry = self.registry_of_workers();
-        let engine = WorkEngine::new(limits, self.plan.setup.lanes, registry);
+        let heard = Arc::clone(self.registry());
+        let engine = WorkEngine::new(limits, self.plan.setup.lanes, Arc::clone(&heard));
         let life = self.workers[worker].life + 1;
         self.workers[worker] = Worker {
             life,
             up: Up::Alive,
             awake_since: self.at,
             engine: Some(engine),
+            heard,
             ..Worker::new()
         };
         self.name_worker(worker);
@@ -200,9 +205,7 @@ impl World {
     fn end_worker(&mut self, worker: usize, back_after: Time) {
         self.note(|| format!("worker {worker} ends"));
         let open = std::mem::take(&mut self.worker(worker).calls);
-        for call in open.into_values() {
-            self.tasks.calls[call.called].is_open = false;
-        }
+        open.into_values().for_each(|call| self.call_ends(call.called));
         let of = self.worker(worker);
         (of.up, of.engine) = (Up::Dead, None);
         self.after(back_after, Scheduled::StartWorker(worker));
@@ -240,7 +243,7 @@ impl World {
         {
             // It ends where it was made, whether anybody takes note or not.
             let called = open.called;
-            self.tasks.calls[called].is_open = false;
+            self.call_ends(called);
         }
         match self.workers[worker].up {
             Up::Dead => {}
@@ -283,7 +286,8 @@ impl World {
                 }
             }
             WorkerEvent::Registry => {
-                let registry = self.registry_of_workers();
+                let registry = Arc::clone(self.registry());
+                self.worker(worker).heard = Arc::clone(&registry);
                 self.work(worker, WorkEvent::Registry(registry));
             }
             WorkerEvent::Stop => {
@@ -334,7 +338,7 @@ impl World {
             WorkAction::Cut(call) => {
                 if let Some(open) = self.worker(worker).calls.remove(&call) {
                     self.count("calls cut");
-                    self.tasks.calls[open.called].is_open = false;
+                    self.call_ends(open.called);
                 }
             }
             WorkAction::Commit(batch) => self.worker_commits(worker, batch),
@@ -350,20 +354,37 @@ impl World {
             return self.breach("model", format!("{:?} is no task", task.turn));
         };
         let now = self.work_now().broker;
-        let called = Called {
-            task: index,
-            turn: task.turn.turn,
-            at: self.at,
-            now,
-            scope: task.scope.clone(),
-            worker,
-            is_open: true,
-        };
-        let (takes, result, is_away) = self.called(called);
+        let (takes, result, is_away, called) =
+            match stop_of(&self.workers[worker].heard, &task.scope) {
+                Some("deleted") => {
+                    *self.tasks.refused.entry(index).or_default() += 1;
+                    self.count("calls of nobody");
+                    (0, TaskResult::new(Outcome::Failed), false, None)
+                }
+                _ => {
+                    let called = Called {
+                        task: index,
+                        version: task.turn.version,
+                        turn: task.turn.turn,
+                        at: self.at,
+                        now,
+                        scope: task.scope.clone(),
+                        worker,
+                        is_open: true,
+                    };
+                    let (takes, result, is_away) = self.called(called);
+                    (takes, result, is_away, Some(self.tasks.calls.len() - 1))
+                }
+            };
         let result = TaskResult { started: Some(now), ..result };
-        let called = self.tasks.calls.len() - 1;
         self.worker(worker).calls.insert(call, Open { called, result, is_away });
         self.worker_wakes(worker, takes.max(1), WorkerEvent::Ended(call));
+    }
+
+    fn call_ends(&mut self, called: Option<usize>) {
+        if let Some(called) = called {
+            self.tasks.calls[called].is_open = false;
+        }
     }
 
     // Reading.
@@ -432,7 +453,12 @@ impl World {
         };
         self.worker(worker).reading.insert(partition.0, offset.next());
         let event = match sealed::read_work(&key, lanes, (partition, appended), record) {
-            Ok(Work::Task(task)) => WorkEvent::Task { partition, offset, task: Arc::from(task) },
+            Ok(Work::Task(mut task)) => {
+                if self.mutation == Some(Mutation::CallsExpired) {
+                    task.sealed.expires = None;
+                }
+                WorkEvent::Task { partition, offset, task: Arc::from(task) }
+            }
             Ok(Work::Cancel(turn)) => {
                 self.worker(worker).cancelled.insert(turn);
                 WorkEvent::Cancel { partition, offset, turn }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use waterclock::engine::{Arrival, Offset, timers};
 
 pub use cluster::COORDINATOR;
-pub use tasks::{Called, Tasks};
+pub use tasks::{Called, Tasks, plain_value, stop_of};
 
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;
@@ -63,7 +63,13 @@ pub const PROMISES: &[&str] = &[
     "attempts",
     "interruptions",
     "open calls",
+    "rates",
     "paused",
+    "paused topics",
+    "deleted",
+    "deleted ends",
+    "retries",
+    "expired",
     "credits",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
@@ -180,7 +186,7 @@ impl World {
             std::mem::replace(&mut plan.luck, (Chance::new(0), Chance::new(0)));
         let workload = workload::draw(&plan, &mut for_load);
         let tasks_topic = broker.create(&plan.setup.topics.tasks(), lanes, 4 << 20);
-        let tasks = Tasks::draw(&plan, tasks_topic, &mut for_load);
+        let tasks = Tasks::draw(&plan, mutation, tasks_topic, &mut for_load);
         let workers = (0..plan.tasks.map_or(0, |of| of.workers)).map(|_| Worker::new()).collect();
         let slots = plan.slots;
         let members = (0..slots).map(|slot| Member::new(slot, &plan)).collect();

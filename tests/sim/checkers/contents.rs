@@ -132,7 +132,7 @@ pub(super) fn fates(world: &World, view: &View<'_>, found: &mut Found) -> BTreeS
 
 /// How late an expired record may stand in its target: nothing where that is aborted; what clocks are not known to where the
 /// append time is not told; and where nothing can be aborted, as long as a request may be on its way.
-fn expiry_slack(world: &World) -> u64 {
+pub(super) fn expiry_slack(world: &World) -> u64 {
     match (world.plan.exactly_once(), world.plan.stamped) {
         (true, true) => 0,
         (true, false) => world.clocks_apart() + world.plan.lag_max,
@@ -141,7 +141,7 @@ fn expiry_slack(world: &World) -> u64 {
 }
 
 /// A header's value as text; of names that are there twice the last one counts.
-fn told(record: &Record, name: &str) -> Option<String> {
+pub(super) fn told(record: &Record, name: &str) -> Option<String> {
     let (_, value) = record.headers().filter(|(known, _)| *known == name.as_bytes()).last()?;
     Some(String::from_utf8_lossy(value?).into_owned())
 }

@@ -1,19 +1,21 @@
 //! The promises about tasks: what an endpoint sees, and who asks what became of one.
 
+mod arrivals;
+mod letters;
+mod limits;
+mod retries;
+
 use std::collections::BTreeSet;
 
+use waterclock::engine::header::{self, Code};
+use waterclock::engine::state::State;
 use waterclock::engine::task::result::{Outcome, TaskResult};
-use waterclock::engine::timers::{Timer, TimerState};
-use waterclock::engine::{Millis, header};
+use waterclock::engine::timers::{Timer, TimerState, Version};
 
-use super::Found;
+use super::{Found, is_unborn};
 use crate::broker::{EPOCH_MS, Place};
 use crate::world::{Called, World};
 
-/// Nothing is delivered later than this where all is well with lanes.
-const LATE_MAX: u64 = 1_000;
-/// Who asks for a task later than that before it is due does not ask in time for that.
-const IN_TIME: u64 = 5_000;
 /// So many turns in doubt are a failed attempt.
 const DOUBTS: usize = 5;
 
@@ -30,9 +32,15 @@ pub fn check(world: &World, found: &mut Found) {
     }
     everything_ends(world, found);
     interruptions(world, found);
-    if world.plan.tasks.is_some_and(|of| of.lanes_are_well) {
-        on_time(world, found);
-    }
+    limits::rates(world, found);
+    arrivals::check(world, found);
+    letters::check(world, found);
+}
+
+/// How tasks have ended, by code.
+pub fn met(world: &World) -> Vec<&'static str> {
+    let ends = world.tasks.seen.keys().filter_map(|task| world.task_now(*task)?.code);
+    ends.map(Code::as_str).collect()
 }
 
 fn everything_ends(world: &World, found: &mut Found) {
@@ -52,15 +60,26 @@ fn everything_ends(world: &World, found: &mut Found) {
 }
 
 fn one_task(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found) {
-    let draft = &world.tasks.drafts[task];
-    let calls: Vec<&Called> = world.tasks.calls.iter().filter(|of| of.task == task).collect();
-    let versions: BTreeSet<_> = seen
-        .iter()
-        .map(|(_, timer)| (timer.version.first_appended, timer.version.offset))
-        .collect();
-    if versions.len() > 1 {
-        found.push(("one task", format!("task {task} was created as {versions:?}")));
+    // Of a version that was refused when it came there never was a task.
+    let lives = seen.chunk_by(|(_, one), (_, next)| one.version == next.version);
+    let lives: Vec<&[(u64, Timer)]> = lives.filter(|of| !is_unborn(&of[0].1)).collect();
+    retries::check(world, task, &lives, found);
+    if let [.., (at, last)] = seen
+        && last.state.is_final()
+    {
+        limits::deleted(world, task, (*at, last), found);
     }
+    for life in lives {
+        one_life(world, task, life, found);
+    }
+}
+
+/// What became of one version of a task.
+fn one_life(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found) {
+    let draft = &world.tasks.drafts[task];
+    let version = seen[0].1.version;
+    let calls = world.tasks.calls.iter().filter(|of| of.task == task && of.version == version);
+    let calls: Vec<&Called> = calls.collect();
     let ended = seen.iter().position(|(_, timer)| timer.state.is_final());
     let Some(ended) = ended else { return };
     let (at, end) = &seen[ended];
@@ -79,10 +98,24 @@ fn one_task(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     if let Some(late) = calls.iter().find(|call| call.at > *at) {
         found.push(("none later", format!("task {task} ended at {at}: {late:?}")));
     }
-    if draft.is_kafka {
+    let latest = world.broker.slowest_clock(*at).0 + world.plan.clocks_apart();
+    let is_over = draft.expires.is_some_and(|expires| latest >= EPOCH_MS + expires);
+    // What goes to a topic is to be there before it expires, so it ends a bit earlier.
+    let makes_calls = draft.topic.is_none();
+    if makes_calls && end.state == TimerState::Expired && !is_over {
+        found.push(("expired", format!("task {task} ended at {at}, before {:?}", draft.expires)));
+    }
+    let before = seen[0].1.task.unwrap_or_default().attempts;
+    let attempts = progress.attempts.saturating_sub(before) as usize;
+    let most = draft.retries as usize + 1;
+    if draft.topic.is_some() {
+        if attempts > most {
+            let what = format!("task {task} has {attempts} attempts; it may have {most}");
+            found.push(("attempts", what));
+        }
         return;
     }
-    let said = results(world, task);
+    let said = results(world, task, version);
     let of = |is_it: &dyn Fn(&TaskResult) -> bool| -> usize {
         let turns = said.iter().filter(|(_, result)| is_it(result)).map(|(turn, _)| *turn);
         turns.collect::<BTreeSet<u32>>().len()
@@ -90,15 +123,17 @@ fn one_task(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     let interrupted = of(&|result| result.outcome == Outcome::Interrupted);
     // Five turns of which nobody knows whether they were called are one attempt.
     let doubted = of(&|result| result.in_doubt) / DOUBTS;
-    let attempts = progress.attempts as usize;
-    if !was_cancelled && calls.is_empty() && doubted == 0 {
+    // Its worker knew nobody to call.
+    let refused = world.tasks.refused.get(&task).copied().unwrap_or_default();
+    let is_put_by = matches!(end.code, Some(Code::ProjectDeleted | Code::Expired));
+    let needs_call = !was_cancelled && !is_put_by;
+    if needs_call && calls.is_empty() && doubted + refused == 0 {
         found.push(("one end", format!("task {task} is {:?} without a call", end.state)));
     }
-    if attempts > calls.len() + doubted {
+    if attempts > calls.len() + doubted + refused {
         let what = format!("task {task} tells of {attempts} attempts, of {} calls", calls.len());
         found.push(("attempts", what));
     }
-    let most = draft.retries as usize + 1;
     if !draft.polls && (attempts > most || calls.len() > most + interrupted) {
         let what = format!(
             "task {task} has {attempts} attempts, {} calls, {interrupted} interruptions; it may have {most} attempts",
@@ -108,9 +143,8 @@ fn one_task(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     }
 }
 
-/// What workers have said of a task, and of which turn.
-fn results(world: &World, task: usize) -> Vec<(u32, TaskResult)> {
-    use waterclock::engine::state::State;
+/// What workers have said of a version of a task, and of which turn.
+fn results(world: &World, task: usize, version: Version) -> Vec<(u32, TaskResult)> {
     let draft = &world.tasks.drafts[task];
     let Some(topic) = world.plan.setup.topics.results() else { return Vec::new() };
     let topic = world.lane_topics[usize::from(topic.0)];
@@ -125,7 +159,9 @@ fn results(world: &World, task: usize) -> Vec<(u32, TaskResult)> {
         }
         let bound = directive.bound(record.key());
         let state = State::open(directive.state?, &world.plan.setup.key, &bound).ok()?;
-        Some((state.task?.turn, TaskResult::parse(directive.result?).ok()?))
+        let of = Version { first_appended: state.first_appended, offset: state.order.offset };
+        let result = TaskResult::parse(directive.result?).ok()?;
+        Some((state.task.filter(|_| of == version)?.turn, result))
     });
     read.collect()
 }
@@ -140,28 +176,6 @@ fn interruptions(world: &World, found: &mut Found) {
         if let Some(progress) = doubted {
             let what = format!("task {task} was in doubt, and no worker has died: {progress:?}");
             found.push(("interruptions", what));
-        }
-    }
-}
-
-/// What goes to a topic waits for no worker.
-fn on_time(world: &World, found: &mut Found) {
-    let Some(topic) = world.broker.topic("t0") else { return };
-    for (_, _, entry, record) in super::ledger(world, topic) {
-        let id = record.value().unwrap_or_default();
-        let drafts = world.tasks.drafts.iter();
-        let Some(draft) = drafts.into_iter().find(|of| of.id.as_str().as_bytes() == id) else {
-            found.push(("no phantom", format!("{record:?} was never asked for")));
-            continue;
-        };
-        let due = Millis(EPOCH_MS + draft.due);
-        if entry.appended.0 < due.0 {
-            found.push(("never early", format!("task {draft:?} at {}", entry.appended.0)));
-        }
-        let was_asked_in_time = draft.due >= draft.at + IN_TIME;
-        if was_asked_in_time && entry.appended.0 > due.0 + LATE_MAX + world.plan.clocks_apart() {
-            let late = entry.appended.0 - due.0;
-            found.push(("on time", format!("task {} is {late} ms late", draft.id)));
         }
     }
 }

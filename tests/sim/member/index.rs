@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use waterclock::engine::messages::{Answer, Event, Outcome};
 use waterclock::engine::timers::{
-    self, About, CancelMark, Change, Forgettable, Found, Live, Timer, TimerId,
+    self, About, CancelMark, Change, Ended, Forgettable, Found, Live, Timer, TimerId,
 };
 use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
@@ -339,7 +339,13 @@ impl World {
         let index = self.members[slot].disk.lanes.get(&lane).filter(|_| !forgets);
         let ended = |timer_id: TimerId| {
             let timer = index.and_then(|index| index.timers.get(&timer_id));
-            (timer_id, timer.and_then(Timer::ended))
+            let ended = timer.and_then(Timer::ended);
+            // Only what has failed may be brought back.
+            let was_cancelled = |of: &Ended| of.state == timers::TimerState::Cancelled;
+            let is_misread = self.mutation == Some(Mutation::RevivesCancelled)
+                && ended.as_ref().is_some_and(was_cancelled);
+            let state = |of: Ended| Ended { state: timers::TimerState::Dead, ..of };
+            (timer_id, if is_misread { ended.map(state) } else { ended })
         };
         let timers: Vec<_> = timers.into_iter().map(ended).collect();
         let found = timers.iter().filter(|(_, ended)| ended.is_some()).count() as u64;

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use waterclock::engine::header;
+use waterclock::engine::header::{self, Code};
 use waterclock::engine::state::{Kind, State, StateKey};
 use waterclock::engine::timers::{self, Change};
 use waterclock::engine::{Record, Source, UnixMillis};
@@ -54,6 +54,12 @@ impl World {
                     && timer.state == timers::TimerState::Delay =>
             {
                 Change::Timer(timers::Timer { state: timers::TimerState::Cancelled, ..timer })
+            }
+            Ok(Change::Timer(timer))
+                if self.mutation == Some(Mutation::BlamesCalls)
+                    && timer.code == Some(Code::ProjectDeleted) =>
+            {
+                Change::Timer(timers::Timer { code: Some(Code::TaskFailed), ..timer })
             }
             Ok(Change::CancelMark(mark)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
                 Change::ForgottenCancelMark(mark.timer_id)

@@ -18,6 +18,8 @@ pub struct Tasks {
     pub workers: usize,
     /// Tasks that are created, at most.
     pub count: usize,
+    /// Records that are no tasks, and go to the same topics.
+    pub plains: usize,
     /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
     pub lanes_are_well: bool,
     /// Workers only come and go as they should: then no call is ever in doubt.
@@ -40,6 +42,7 @@ impl Plan {
         let tasks = Tasks {
             workers: chance.between(1, 3) as usize,
             count: chance.spread(5, 60) as usize,
+            plains: chance.between(0, 10) as usize,
             lanes_are_well,
             workers_are_gentle,
             step_faults: if is_rough { *chance.pick(&[0, 2, 8]) } else { 0 },

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use waterclock::engine::member::Timing;
-use waterclock::engine::task::result::Outcome;
+use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::work::{Entry, Said, WorkBatch, WorkEvent};
 use waterclock::engine::{BatchId, sealed};
 
@@ -61,6 +61,9 @@ impl World {
                     if is_cancelled && of.outcome != Outcome::Finished =>
                 {
                     Said::Cancelled
+                }
+                (Some(Mutation::BurnsPutOffs), Said::Deferred { .. }) => {
+                    Said::Ended(Box::new(TaskResult::new(Outcome::Failed)))
                 }
                 (_, said) => said,
             };

@@ -168,7 +168,7 @@ impl World {
 
     fn hear_worker(&mut self, worker: usize) {
         let (at, name) = (self.at, self.workers[worker].name.clone());
-        self.worker(worker).heard = at;
+        self.worker(worker).seen = at;
         self.after(WORKER_SESSION, Scheduled::WorkerSilent(worker, name, at));
     }
 
@@ -177,7 +177,7 @@ impl World {
         let of = &self.workers[worker];
         let is_there = of.name == name && of.up != Up::Dead;
         let group = &self.broker.workers;
-        if !group.knows(name) || is_there && of.heard > heard {
+        if !group.knows(name) || is_there && of.seen > heard {
             return;
         }
         if is_there && group.has_joined(name) && group.assignment(name).is_none() {
@@ -214,7 +214,7 @@ impl World {
             return self.worker_asks_for(worker, beat);
         }
         // It stood still while it waited for its share, and the group went on without it.
-        let was_put_out = self.at > of.heard + WORKER_SESSION;
+        let was_put_out = self.at > of.seen + WORKER_SESSION;
         if of.phase == Phase::Joining && was_put_out && !self.broker.workers.knows(&of.name) {
             self.worker_joins(worker);
         }

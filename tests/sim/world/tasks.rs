@@ -2,6 +2,9 @@
 
 mod draft;
 mod mutating;
+mod retry;
+mod settings;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,17 +14,18 @@ use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::state::State;
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::TaskResult;
-use waterclock::engine::timers::{Change, Timer, TimerId};
+use waterclock::engine::timers::{Change, Timer, TimerId, Version};
 use waterclock::engine::work::Scope;
 use waterclock::engine::{Offset, Record, UnixMillis, header};
 
 use super::World;
 use crate::broker::{EPOCH_MS, Place, Time};
 use crate::member::Up;
-use crate::mutation::Mutation;
 use crate::network::{Act, Scheduled, Wake};
 use crate::plan::{MINUTE, SECOND};
-pub use draft::Draft;
+pub use draft::{Draft, Plain};
+pub use retry::Retry;
+pub use watch::stop_of;
 
 /// How often it is looked what users see.
 const LOOK_EVERY: Time = 500;
@@ -38,6 +42,7 @@ const MISCOUNTS_MAX: u32 = 8;
 #[derive(Clone, Debug)]
 pub struct Called {
     pub task: usize,
+    pub version: Version,
     pub turn: u32,
     pub at: Time,
     /// By the slowest broker's clock.
@@ -53,9 +58,14 @@ pub struct Tasks {
     pub drafts: Vec<Draft>,
     pub of: BTreeMap<TimerId, usize>,
     pub tasks_topic: usize,
-    /// Versions of projects and services, and since when each is in force.
-    pub registries: Vec<(Time, Arc<Registry>)>,
+    pub plains: Vec<Plain>,
+    /// Projects, services and topics, and since when each version is in force.
+    pub versions: Vec<settings::Version>,
     published: usize,
+    /// When processes with lanes have started: they have heard of nothing yet.
+    pub lane_starts: Vec<Time>,
+    /// By task: calls that workers did not make, as they knew nobody to call.
+    pub refused: BTreeMap<usize, usize>,
     pub calls: Vec<Called>,
     /// What was appended of each creation first.
     created: BTreeMap<usize, Record>,
@@ -63,6 +73,8 @@ pub struct Tasks {
     pub seen: BTreeMap<usize, Vec<(Time, Timer)>>,
     /// How far each lane's changelog was looked at.
     looked: BTreeMap<i32, Offset>,
+    /// Retries by hand, in the order in which they were written.
+    pub retries: Vec<Retry>,
     /// Of whose cancel users heard that it is done.
     pub cancelled: Vec<usize>,
     /// When the last task is due, and faults of users are over.
@@ -70,6 +82,11 @@ pub struct Tasks {
     is_quiet: bool,
     /// By slot: how often what it counts was wrong, and how much users had seen by then.
     miscounts: BTreeMap<usize, (u32, usize)>,
+}
+
+/// What a record that is no task has as its value.
+pub fn plain_value(index: usize) -> String {
+    format!("plain-{index}")
 }
 
 impl World {
@@ -80,15 +97,20 @@ impl World {
             if self.plan.only.as_ref().is_some_and(|only| !only.contains(&index)) {
                 continue;
             }
-            let Draft { at, again, replays, cancels, .. } = self.tasks.drafts[index].clone();
+            let Draft { at, again, replays, cancels, retries_by_hand, .. } =
+                self.tasks.drafts[index].clone();
             self.push(at, Scheduled::Task(Act::Create(index)));
             let acts = [(again, Act::Create(index)), (replays, Act::Replay(index))];
-            for (times, act) in acts.into_iter().chain([(cancels, Act::Cancel(index))]) {
+            let commands = [(cancels, Act::Cancel(index)), (retries_by_hand, Act::Retry(index))];
+            for (times, act) in acts.into_iter().chain(commands) {
                 times.into_iter().for_each(|at| self.push(at, Scheduled::Task(act)));
             }
         }
-        for version in 1..self.tasks.registries.len() {
-            self.push(self.tasks.registries[version].0, Scheduled::Task(Act::Publish(version)));
+        for (index, plain) in self.tasks.plains.clone().into_iter().enumerate() {
+            self.push(plain.at, Scheduled::Task(Act::Plain(index)));
+        }
+        for version in 1..self.tasks.versions.len() {
+            self.push(self.tasks.versions[version].since, Scheduled::Task(Act::Publish(version)));
         }
         for worker in 0..plan.workers {
             let at = self.chance.between(0, 5 * SECOND);
@@ -127,6 +149,8 @@ impl World {
                     self.append_to_intake(index, record);
                 }
             }
+            Act::Retry(index) => self.retry_by_hand(index),
+            Act::Plain(index) => self.submit_plain(index),
             Act::Copy(luck) => self.copy_some(luck),
             Act::Publish(version) => self.publish(version),
             Act::Look => self.look_at_tasks(),
@@ -138,12 +162,12 @@ impl World {
     }
 
     fn creation(&self, index: usize) -> Record {
-        let Draft { id, spec, due, .. } = &self.tasks.drafts[index];
+        let Draft { id, spec, due, expires, .. } = &self.tasks.drafts[index];
         let submission = Submission {
             id,
             spec,
             due: UnixMillis(EPOCH_MS + due),
-            expires: None,
+            expires: expires.map(|expires| UnixMillis(EPOCH_MS + expires)),
             key: None,
             value: Some(id.as_str().as_bytes()),
             headers: &[],
@@ -156,6 +180,22 @@ impl World {
         let place = Place { topic: self.lane_topics[0], partition: i32::from(lane.0) };
         if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
             self.breach("model", format!("task {index} is refused: {refusal:?}"));
+        }
+        self.stirred = true;
+    }
+
+    fn submit_plain(&mut self, index: usize) {
+        let Plain { due, topic, partition, .. } = self.tasks.plains[index];
+        let headers =
+            [("x-delay-until", (EPOCH_MS + due).to_string()), ("x-delay-target", topic.to_owned())];
+        // Every other one is a timer with an id.
+        let id = (index % 2 == 0).then(|| ("x-delay-id", plain_value(index)));
+        let headers = headers.iter().chain(&id);
+        let headers = headers.map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+        let record = Record::new(None, Some(plain_value(index).as_bytes()), headers);
+        let place = Place { topic: self.lane_topics[0], partition };
+        if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
+            self.breach("model", format!("record {index} is refused: {refusal:?}"));
         }
         self.stirred = true;
     }
@@ -213,6 +253,7 @@ impl World {
     /// A process that has started hears of projects and services after a while.
     pub fn hear_registry(&mut self, slot: usize) {
         if self.plan.tasks.is_some() {
+            self.tasks.lane_starts.push(self.at);
             let wait = self.chance.between(0, HEARD_WITHIN);
             let process = self.members[slot].process();
             self.wake(process, wait, Wake::Registry);
@@ -221,17 +262,7 @@ impl World {
 
     /// Projects and services, as a process hears of them now.
     pub fn registry(&self) -> &Arc<Registry> {
-        let misses = self.mutation == Some(Mutation::MissesPauses);
-        &self.tasks.registries[if misses { 0 } else { self.tasks.published }].1
-    }
-
-    /// Projects and services, as workers are told of them.
-    pub fn registry_of_workers(&self) -> Arc<Registry> {
-        let registry = self.registry();
-        match self.mutation {
-            Some(Mutation::OpensMore) => Arc::new(draft::with_more(registry)),
-            _ => Arc::clone(registry),
-        }
+        &self.tasks.versions[self.tasks.published].heard
     }
 
     // Endpoints.
@@ -242,55 +273,24 @@ impl World {
         let Called { task, turn, at, .. } = called;
         let draft = &self.tasks.drafts[task];
         let nth = self.tasks.calls.iter().filter(|of| of.task == task).count();
-        let answer = draft.answer(nth);
-        if called.now.0 < EPOCH_MS + draft.due {
-            let what = format!("task {task} is called at {}, due {}", called.now.0, draft.due);
+        let (answer, expires) = (draft.answer(nth), draft.expires);
+        let due = self.due_of(task);
+        if called.now < due {
+            let what = format!("task {task} is called at {}, due {}", called.now.0, due.0);
             self.breach("never early", what);
+        }
+        if expires.is_some_and(|expires| called.now.0 > EPOCH_MS + expires) {
+            let what = format!("task {task} is called at {}, {expires:?}", called.now.0);
+            self.breach("expired", what);
         }
         if self.tasks.calls.iter().any(|of| of.task == task && of.turn == turn) {
             self.breach("one call a turn", format!("turn {turn} of task {task} is called again"));
         }
-        self.check_pause(&called);
+        self.check_stopped(&called);
         self.tasks.calls.push(called);
         self.check_open(self.tasks.calls.len() - 1);
         self.note(|| format!("task {task} turn {turn} is called at {at}"));
         answer
-    }
-
-    fn check_pause(&mut self, called: &Called) {
-        let project = &called.scope.project;
-        let since = self.tasks.registries[..=self.tasks.published].iter().rev();
-        let since = since.take_while(|(_, of)| of.project(project).paused).last();
-        let Some((since, _)) = since else { return };
-        // Who stood still meanwhile may not have heard of it.
-        let was_awake = self.workers[called.worker].awake_since <= *since;
-        if was_awake && called.at >= since + 2 * SECOND {
-            let what = format!("task {} is called {} ms later", called.task, called.at - since);
-            self.breach("paused", what);
-        }
-    }
-
-    fn check_open(&mut self, last: usize) {
-        let scope = self.tasks.calls[last].scope.clone();
-        let open: Vec<&Called> = self
-            .tasks
-            .calls
-            .iter()
-            .filter(|of| of.is_open && self.is_live_worker(of.worker))
-            .filter(|of| of.scope.project == scope.project)
-            .collect();
-        let of_scope = open.iter().filter(|of| of.scope == scope).count();
-        let registry = &self.tasks.registries[0].1;
-        let of_project = registry.project(&scope.project);
-        let service = match &scope.callee {
-            waterclock::engine::work::Callee::Service(name) => of_project.services.get(&**name),
-            waterclock::engine::work::Callee::Host(_) => None,
-        };
-        let most = service.map_or(u32::MAX, |service| service.concurrency) as usize;
-        if of_scope > most || open.len() > of_project.concurrency as usize {
-            let what = format!("{of_scope} of {most} of {scope:?}, {} of its project", open.len());
-            self.breach("open calls", what);
-        }
     }
 
     // What users see.
@@ -337,6 +337,7 @@ impl World {
             && self.at >= self.plan.heal_at.max(self.tasks.ends)
             && made.len() == is_made
             && self.tasks.created.keys().all(is_over)
+            && self.have_plains_arrived()
         {
             self.tasks.is_quiet = true;
             self.deadline = self.at + AFTERMATH;
@@ -388,6 +389,9 @@ impl World {
 
     /// What became of a cancel may be told.
     pub fn task_answered(&mut self, answer: &Answer) {
+        if self.retry_answered(answer) {
+            return;
+        }
         self.count("cancels of tasks answered");
         if let (Outcome::Cancelled, Some(task)) =
             (answer.outcome, self.tasks.of.get(&answer.timer_id))

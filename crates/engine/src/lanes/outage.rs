@@ -54,12 +54,16 @@ impl LaneEngine {
         self.agenda.wake(now);
     }
 
-    /// Gives a due record back, unless its target is paused: then it waits.
+    /// Gives a due record back, unless its target is paused: then it waits. So it does where there may be pauses, and nothing was
+    /// heard of them yet.
     pub(super) fn unless_paused(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
     ) -> Option<Box<PendingRecord>> {
+        if self.setup.topics.results().is_some() && !self.timers.tasks.is_known() {
+            self.targets.paused().take_for_paused(now, &entry.target);
+        }
         match self.targets.paused().hold(&self.setup.limits, entry) {
             Held::No(entry) => Some(entry),
             Held::Yes => None,

@@ -36,6 +36,12 @@ struct State {
     waiting: BTreeMap<Place, Box<PendingRecord>>,
 }
 
+impl State {
+    fn new(since: UnixMillis) -> Self {
+        Self { since, ended: None, up_by: UnixMillis(0), waiting: BTreeMap::new() }
+    }
+}
+
 /// What becomes of a due record.
 #[derive(Debug)]
 pub(crate) enum Held {
@@ -66,19 +72,20 @@ impl Paused {
         }
     }
 
+    /// A target counts as paused as long as nobody knows whether it is.
+    pub(crate) fn take_for_paused(&mut self, now: UnixMillis, name: &Arc<str>) {
+        if !self.by_name.contains_key(name) {
+            self.by_name.insert(Arc::clone(name), State::new(now));
+        }
+    }
+
     /// Takes in which targets are paused now. Gives back what goes on by that, by due time.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(crate) fn set(&mut self, now: UnixMillis, registry: &Registry) -> Vec<Box<PendingRecord>> {
         for name in registry.paused_targets() {
-            let new = || State {
-                since: now,
-                ended: None,
-                up_by: UnixMillis(0),
-                waiting: BTreeMap::new(),
-            };
             let state = match self.by_name.get_mut(name) {
                 Some(state) => state,
-                None => self.by_name.entry(name.into()).or_insert_with(new),
+                None => self.by_name.entry(name.into()).or_insert_with(|| State::new(now)),
             };
             if state.ended.take().is_some() {
                 state.since = now;

@@ -4,7 +4,8 @@
 //! registry alone what its partitions may do. So every instance has to come to the same answer.
 //!
 //! # Invariants
-//! 1. The shares of a concurrency add up to it, and each is at least one. Those of a rate add up to it.
+//! 1. The shares of a concurrency add up to it, and each is at least one. Those of a rate add up to it. Those of a burst add up to
+//!    no more than it.
 //! 2. The partitions of a service are among those of its project.
 //! 3. A lane dispatches only to a partition that serves the task's scope: [`Serving::partition_for`] is the only place that
 //!    says to which.
@@ -41,11 +42,12 @@ impl Limits {
         Self { concurrency, rate: None, burst: 1 }
     }
 
-    /// How many partitions can each have a share that is worth something.
+    /// How many partitions can each have a share that is worth something. Each with a rate keeps one token, so there are no more
+    /// of them than may begin at once.
     fn partitions(&self, lanes: u16) -> u16 {
         let calls = u16::try_from(self.concurrency).unwrap_or(u16::MAX);
-        let rate = self.rate.map_or(u64::MAX, Rate::per_second_rounded_up);
-        let rate = u16::try_from(rate).unwrap_or(u16::MAX);
+        let tokens = |rate: Rate| rate.per_second_rounded_up().min(u64::from(self.burst));
+        let rate = u16::try_from(self.rate.map_or(u64::MAX, tokens)).unwrap_or(u16::MAX);
         lanes.min(calls).min(rate).max(1)
     }
 }

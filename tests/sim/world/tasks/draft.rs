@@ -1,16 +1,14 @@
 //! What tasks there are in a world, and how their endpoints answer.
 
-use std::sync::Arc;
-
 use waterclock::engine::task::id::TaskId;
-use waterclock::engine::task::registry::{self, Registry};
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::spec::Spec;
 use waterclock::engine::timers::TimerId;
 
-use super::Tasks;
+use super::{Tasks, settings};
 use crate::broker::Time;
 use crate::chance::Chance;
+use crate::mutation::Mutation;
 use crate::plan::{Plan, SECOND};
 
 /// No call takes longer.
@@ -22,19 +20,32 @@ pub struct Draft {
     /// When it is asked for first, and when it is due, in the world's time.
     pub at: Time,
     pub due: Time,
+    /// Past it nothing is begun.
+    pub expires: Option<Time>,
     pub id: TaskId,
     pub spec: Spec,
     /// Retries that it may have.
     pub retries: u32,
     pub polls: bool,
-    /// It goes to a topic.
-    pub is_kafka: bool,
+    /// The topic that it goes to; `None`: it makes calls.
+    pub topic: Option<&'static str>,
     /// When it is asked for again, its creation is replayed, and it is to be cancelled.
     pub again: Vec<Time>,
     pub replays: Vec<Time>,
     pub cancels: Vec<Time>,
+    /// When somebody has it called, if that can be done then.
+    pub retries_by_hand: Vec<Time>,
     behaviour: Behaviour,
     takes: Time,
+}
+
+/// A record that is no task, and goes to the same topics.
+#[derive(Clone, Debug)]
+pub struct Plain {
+    pub at: Time,
+    pub due: Time,
+    pub topic: &'static str,
+    pub partition: i32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -79,11 +90,19 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
         2 => r#""url":"http://a.example/x""#,
         _ => r#""url":"http://b.example/x""#,
     };
-    let project = *chance.pick(&["p", "q"]);
+    let project = *chance.pick(&settings::CALLERS);
+    // The last one is made while the run is on.
+    let topic = is_kafka.then(|| *chance.pick(&["t0", "t1", "t0", "later"]));
+    let expires = chance.percent(25).then(|| due + chance.spread(50, 60 * SECOND));
     let poll = if polls { r#","poll":{"interval":"2s","rounds":5}"# } else { "" };
-    let json = match is_kafka {
-        true => r#"{"type":"kafka","project":"k","group":"g","topic":"t0"}"#.to_owned(),
-        false => {
+    let json = match topic {
+        Some(topic) => {
+            let project = settings::WRITER;
+            format!(
+                r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}}}"#
+            )
+        }
+        None => {
             format!(r#"{{"type":"http","project":"{project}","group":"g",{callee},{retry}{poll}}}"#)
         }
     };
@@ -107,69 +126,61 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
         // About when it is called.
         cancels.push((due + chance.between(0, 2 * SECOND)).saturating_sub(500).max(at));
     }
+    let mut retries_by_hand = times(40, chance);
+    if !retries_by_hand.is_empty() {
+        retries_by_hand.push(until + chance.between(0, 60 * SECOND));
+    }
     let takes = chance.spread(1, 5 * SECOND);
-    Draft { at, due, id, spec, retries, polls, is_kafka, again, replays, cancels, behaviour, takes }
+    Draft {
+        at,
+        due,
+        expires,
+        id,
+        spec,
+        retries,
+        polls,
+        topic,
+        again,
+        replays,
+        cancels,
+        retries_by_hand,
+        behaviour,
+        takes,
+    }
+}
+
+fn plain(plan: &Plan, chance: &mut Chance) -> Plain {
+    let (from, to) = plan.submits;
+    let at = chance.between(from, to);
+    Plain {
+        at,
+        due: at + chance.between(0, plan.delay_max),
+        topic: *chance.pick(&["t0", "t1"]),
+        partition: chance.below(usize::from(plan.setup.lanes)) as i32,
+    }
 }
 
 impl Tasks {
     /// Draws them, and what becomes of projects meanwhile.
-    pub(in crate::world) fn draw(plan: &Plan, tasks_topic: usize, chance: &mut Chance) -> Self {
+    pub(in crate::world) fn draw(
+        plan: &Plan,
+        mutation: Option<Mutation>,
+        tasks_topic: usize,
+        chance: &mut Chance,
+    ) -> Self {
         let Some(of) = plan.tasks else { return Self::default() };
         let drafts: Vec<Draft> = (0..of.count).map(|index| draft(plan, chance, index)).collect();
         let last = |draft: &Draft| {
-            let all = draft.again.iter().chain(&draft.replays).chain(&draft.cancels);
+            let acts = draft.again.iter().chain(&draft.replays).chain(&draft.cancels);
+            let all = acts.chain(&draft.retries_by_hand);
             all.copied().max().unwrap_or_default().max(draft.due)
         };
-        let ends = drafts.iter().map(last).max().unwrap_or_default();
+        let plains: Vec<Plain> = (0..of.plains).map(|_| plain(plan, chance)).collect();
+        let dues = plains.iter().map(|plain| plain.due);
+        let ends = drafts.iter().map(last).chain(dues).max().unwrap_or_default();
         let names = drafts.iter().enumerate();
         let names = names.map(|(index, draft)| (TimerId::task(&draft.id), index)).collect();
-        let registries = registries(plan, chance);
-        Self { of: names, tasks_topic, registries, ends, drafts, ..Self::default() }
+        let versions = settings::draw(plan, chance, mutation);
+        Self { of: names, tasks_topic, versions, ends, drafts, plains, ..Self::default() }
     }
-}
-
-fn put(registry: &mut Registry, key: &str, json: &str) {
-    let change = registry::read_request(key, json.as_bytes()).expect("it is sound");
-    registry.apply(change).expect("there is room");
-}
-
-/// The same projects and services, of which more calls may be open.
-pub(super) fn with_more(registry: &Registry) -> Registry {
-    let mut more = registry.clone();
-    for (name, project) in registry.projects() {
-        let json = format!(r#"{{"concurrency":200,"paused":{}}}"#, project.paused);
-        put(&mut more, &format!("project/{name}"), &json);
-        for service in project.services.keys() {
-            let json = r#"{"address":"http://c.example","concurrency":50}"#;
-            put(&mut more, &format!("service/{name}/{service}"), json);
-        }
-    }
-    more
-}
-
-fn registries(plan: &Plan, chance: &mut Chance) -> Vec<(Time, Arc<Registry>)> {
-    let mut registry = Registry::default();
-    let projects = ["p", "q"].map(|name| (name, chance.between(2, 12)));
-    let set = |registry: &mut Registry, (name, concurrency): (&str, u64), paused: bool| {
-        let json = format!(r#"{{"concurrency":{concurrency},"paused":{paused}}}"#);
-        put(registry, &format!("project/{name}"), &json);
-    };
-    for of in projects {
-        set(&mut registry, of, false);
-        for service in ["one", "two"] {
-            let concurrency = chance.between(1, 5);
-            let json = format!(r#"{{"address":"http://c.example","concurrency":{concurrency}}}"#);
-            put(&mut registry, &format!("service/{}/{service}", of.0), &json);
-        }
-    }
-    let mut all = vec![(0, Arc::new(registry.clone()))];
-    let mut at = plan.submits.0;
-    for _ in 0..chance.between(0, 4) {
-        at += chance.spread(100, 20 * SECOND);
-        set(&mut registry, projects[chance.below(2)], chance.percent(60));
-        all.push((at, Arc::new(registry.clone())));
-    }
-    projects.into_iter().for_each(|of| set(&mut registry, of, false));
-    all.push((at.max(plan.submits.1) + 20 * SECOND, Arc::new(registry)));
-    all
 }

@@ -12,12 +12,27 @@ use crate::world::World;
 
 const STATE: &[u8] = b"x-delay-state";
 
+/// The same record with this state.
+fn with_state(record: &Record, sealed: &[u8]) -> Record {
+    let headers = record.headers().map(|(name, value)| match name {
+        STATE => (name, Some(sealed)),
+        _ => (name, value),
+    });
+    let headers: Vec<_> = headers.collect();
+    Record::new(record.key(), record.value(), headers.into_iter())
+}
+
 impl World {
     /// The record of a task as a mutation has it read.
     pub fn misread(&mut self, source: Source, record: Record) -> Record {
         let is_for_this = matches!(
             self.mutation,
-            Some(Mutation::IgnoresTurns | Mutation::RevivesCopies | Mutation::DropsReread)
+            Some(
+                Mutation::IgnoresTurns
+                    | Mutation::RevivesCopies
+                    | Mutation::DropsReread
+                    | Mutation::ForgetsExpiry
+            )
         );
         if !is_for_this || self.plan.tasks.is_none() {
             return record;
@@ -27,12 +42,16 @@ impl World {
         let kind = match topics.tier_of(source.topic) {
             Some(_) => Kind::Hop,
             None if topics.results() == Some(source.topic) => Kind::Result,
+            None if self.mutation == Some(Mutation::ForgetsExpiry) => Kind::Submit,
             None => return record,
         };
         self.misread_as(kind, &record).unwrap_or(record)
     }
 
     fn misread_as(&self, kind: Kind, record: &Record) -> Option<Record> {
+        if self.mutation == Some(Mutation::ForgetsExpiry) {
+            return self.without_expiry(kind, record);
+        }
         let key = &self.plan.setup.key;
         let directive = header::read(record.headers()).ok()?;
         let bound = directive.bound(record.key());
@@ -56,12 +75,17 @@ impl World {
             _ => return None,
         };
         let sealed = State { task: Some(TaskState { turn, ..task }), ..state }.seal(key, &bound);
-        let headers = record.headers().map(|(name, value)| match name {
-            STATE => (name, Some(sealed.as_ref())),
-            _ => (name, value),
-        });
-        let headers: Vec<_> = headers.collect();
-        Some(Record::new(record.key(), record.value(), headers.into_iter()))
+        Some(with_state(record, sealed.as_ref()))
+    }
+
+    fn without_expiry(&self, kind: Kind, record: &Record) -> Option<Record> {
+        let key = &self.plan.setup.key;
+        let directive = header::read(record.headers()).ok()?;
+        let bound = directive.bound(record.key());
+        let state = State::open(directive.state?, key, &bound).ok()?;
+        let is_it = state.kind == kind && kind == Kind::Submit;
+        let sealed = is_it.then(|| State { expires: None, ..state }.seal(key, &bound))?;
+        Some(with_state(record, sealed.as_ref()))
     }
 
     /// What is pending, as a mutation has it told.

@@ -126,3 +126,23 @@ fn a_pause_stays_when_lanes_move() {
     world.tell(registry(false));
     assert_eq!(go_on(&mut world, 1_000).0, ["a"]);
 }
+
+#[test]
+fn where_there_may_be_pauses_nothing_goes_to_a_target_before_they_are_heard_of() {
+    let mut world = World::new(&[1, 5, 60], Limits::default());
+    let mut setup = Setup::clone(&world.engine.setup);
+    setup.topics = setup.topics.with_tasks();
+    world.engine = LaneEngine::new(Arc::new(setup));
+    world.assign(&[]);
+    submit(&mut world, "b", "200", &[]);
+    submit(&mut world, "a", "100", &[]);
+    let lane = murmur2::partition(b"k", LANES);
+    let elsewhere = [("x-delay", "100"), ("x-delay-target", "orders.other")];
+    world.record(source(0, lane), record("k", &elsewhere));
+    world.tell(Event::Target("orders.other".into(), FOUND));
+    assert!(go_on(&mut world, 1_000).0.is_empty(), "it may be paused");
+    world.tell(registry(true));
+    assert_eq!(go_on(&mut world, 1_000).0, ["value"], "the other target is not paused");
+    world.tell(registry(false));
+    assert_eq!(go_on(&mut world, 1_000).0, ["a", "b"]);
+}

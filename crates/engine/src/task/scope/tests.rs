@@ -35,6 +35,8 @@ fn partitions_follow_from_name_and_limits() {
         let serving = Serving::of_project(project, &limits(concurrency, rate), lanes);
         assert_eq!(numbers(&serving), want, "{why}");
     }
+    let one_at_once = Limits { burst: 1, ..limits(256, Some(20_000)) };
+    assert_eq!(numbers(&Serving::of_project("order-42", &one_at_once, 6)), [0]);
     // `ab` is 2 modulo 6.
     let serving = Serving::of_project("ab", &limits(5, None), 6);
     assert_eq!(numbers(&serving), [2, 3, 4, 5, 0]);
@@ -119,12 +121,11 @@ proptest! {
         prop_assert_eq!(used, served);
     }
 
-    /// `<ns>.tasks` never gets more of a rate than there is, but for what is rounded up to one.
     #[test]
-    fn bursts_add_up(name in "[a-z]{1,5}", of_project in any_limits(), lanes in 1..300u16) {
+    fn no_more_may_begin_at_once_than_the_burst_says(name in "[a-z]{1,5}", of_project in any_limits(), lanes in 1..300u16) {
         let serving = Serving::of_project(&name, &of_project, lanes);
         let shares = serving.partitions().filter_map(|at| serving.share(&of_project, at));
         let sum: u32 = shares.map(|share| share.burst).sum();
-        prop_assert!(sum <= of_project.burst.max(u32::from(serving.count())));
+        prop_assert!(of_project.rate.is_none() || sum <= of_project.burst);
     }
 }

@@ -1,0 +1,201 @@
+//! What goes to topics: each record once, not before it is due, and not while somebody has paused its topic or its project.
+
+use std::collections::BTreeMap;
+
+use waterclock::engine::UnixMillis;
+use waterclock::engine::timers::TimerState;
+
+use crate::broker::{EPOCH_MS, Entry, Time};
+use crate::checkers::contents::expiry_slack;
+use crate::checkers::{Found, ledger};
+use crate::plan::SECOND;
+use crate::world::{World, plain_value};
+
+/// Nothing is delivered later than this where all is well with lanes.
+const LATE_MAX: Time = SECOND;
+/// Who asks for a task later than that before it is due does not ask in time for that.
+const IN_TIME: Time = 5 * SECOND;
+/// A pause is in force within this.
+const IN_FORCE: Time = 2 * SECOND;
+/// Where all goes wrong with lanes, a batch may be on its way for so long.
+const ON_ITS_WAY_MAX: Time = 90 * SECOND;
+/// What waits in tiers for a topic has come up within this, and what is due later waits for it.
+const COMES_UP_WITHIN: Time = 40 * SECOND;
+
+/// What is to go to a topic.
+struct Item<'a> {
+    name: String,
+    at: Time,
+    due: Time,
+    /// Somebody may have it called before it is due.
+    earliest: UnixMillis,
+    expires: Option<Time>,
+    topic: &'static str,
+    /// The project, of a task.
+    project: Option<&'a str>,
+    /// Whether it has to arrive.
+    is_to_arrive: bool,
+}
+
+/// When somebody held an item up, and who.
+struct Stop {
+    from: Time,
+    to: Time,
+    is_of_topic: bool,
+}
+
+pub(super) fn check(world: &World, found: &mut Found) {
+    let mut items = items(world);
+    let lanes_are_well = world.plan.tasks.is_some_and(|of| of.lanes_are_well);
+    let mut arrived: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    for topic in ["t0", "t1", "later"].iter().filter_map(|name| world.broker.topic(name)) {
+        for (_, _, entry, record) in ledger(world, topic) {
+            let value = record.value().unwrap_or_default().to_vec();
+            let Some(item) = items.get(&value) else {
+                found.push(("no phantom", format!("{record:?} was never asked for")));
+                continue;
+            };
+            if *world.broker.topics[topic].name != *item.topic {
+                found.push(("as agreed", format!("{} arrived in another topic", item.name)));
+            }
+            if entry.appended < item.earliest {
+                found.push(("never early", format!("{} at {}", item.name, entry.appended.0)));
+            }
+            let slack = expiry_slack(world);
+            if item.expires.is_some_and(|at| entry.appended.0 > EPOCH_MS + at + slack) {
+                found.push(("expired", format!("{} at {}", item.name, entry.appended.0)));
+            }
+            while_stopped(world, item, entry, found);
+            if lanes_are_well {
+                on_time(world, item, entry, found);
+            }
+            *arrived.entry(value).or_default() += 1;
+        }
+    }
+    for (value, item) in std::mem::take(&mut items) {
+        match (arrived.get(&value).copied().unwrap_or_default(), item.is_to_arrive) {
+            (1, true) | (0, false) => {}
+            (0, true) => found.push(("never lost", format!("{} has not arrived", item.name))),
+            (times, _) => {
+                let what = format!("{} arrived {times} times", item.name);
+                found.push(("exactly once", what));
+            }
+        }
+    }
+}
+
+fn items(world: &World) -> BTreeMap<Vec<u8>, Item<'_>> {
+    let made = |task: &usize| world.plan.only.as_ref().is_none_or(|only| only.contains(task));
+    let tasks = world.tasks.drafts.iter().enumerate().filter(|(task, _)| made(task));
+    let tasks = tasks.filter_map(|(task, draft)| {
+        let state = world.task_now(task).map(|timer| timer.state);
+        let item = Item {
+            name: format!("task {task}"),
+            at: draft.at,
+            due: draft.due,
+            expires: draft.expires,
+            earliest: world.due_of(task),
+            topic: draft.topic?,
+            project: Some(draft.spec.project()),
+            is_to_arrive: state == Some(TimerState::Delivered),
+        };
+        Some((draft.id.as_str().as_bytes().to_vec(), item))
+    });
+    let plains = world.tasks.plains.iter().enumerate().map(|(index, plain)| {
+        let name = plain_value(index);
+        let item = Item {
+            name: name.clone(),
+            at: plain.at,
+            due: plain.due,
+            expires: None,
+            earliest: UnixMillis(EPOCH_MS + plain.due),
+            topic: plain.topic,
+            project: None,
+            is_to_arrive: true,
+        };
+        (name.into_bytes(), item)
+    });
+    tasks.chain(plains).collect()
+}
+
+impl Item<'_> {
+    /// When it is held up, and by what. A pause that begins again at once may be heard of as one.
+    fn stops(&self, world: &World) -> Vec<Stop> {
+        let versions = &world.tasks.versions;
+        let ends = versions.iter().skip(1).map(|of| of.since).chain([Time::MAX]);
+        let mut stops: Vec<Stop> = Vec::new();
+        for (of, to) in versions.iter().zip(ends) {
+            let is_of_topic = of.registry.is_target_paused(self.topic);
+            let project = self.project.map(|name| of.registry.project(name));
+            let is_of_project = project.is_some_and(|of| of.paused || of.is_deleted);
+            match stops.last_mut() {
+                _ if !is_of_topic && !is_of_project => {}
+                Some(last) if last.to + IN_FORCE >= of.since => {
+                    last.to = to;
+                    last.is_of_topic |= is_of_topic;
+                }
+                _ => stops.push(Stop { from: of.since, to, is_of_topic }),
+            }
+        }
+        stops
+    }
+
+    /// When it has arrived at the latest where all is well.
+    fn latest(&self, world: &World) -> Time {
+        let mut latest = self.due + LATE_MAX;
+        for stop in self.stops(world) {
+            if stop.from > latest {
+                break;
+            }
+            let comes_up = if stop.is_of_topic { COMES_UP_WITHIN } else { 0 };
+            if stop.to > self.due {
+                let put_off = (stop.to - stop.from) / 4;
+                let put_off = put_off.max(SECOND).saturating_add(comes_up);
+                latest = latest.max(stop.to.saturating_add(IN_FORCE + put_off + LATE_MAX));
+            } else {
+                latest = latest.max(stop.to + IN_FORCE + comes_up + LATE_MAX);
+            }
+        }
+        latest
+    }
+}
+
+/// Nothing goes to a topic while that is paused, or the project of the task.
+fn while_stopped(world: &World, item: &Item<'_>, entry: &Entry, found: &mut Found) {
+    let versions = world.tasks.versions.iter().filter(|of| of.since <= entry.at);
+    let stop = |registry: &waterclock::engine::task::registry::Registry| {
+        let project = item.project.map(|name| registry.project(name));
+        if project.is_some_and(|of| of.is_deleted) {
+            Some("deleted")
+        } else if registry.is_target_paused(item.topic) || project.is_some_and(|of| of.paused) {
+            Some("paused topics")
+        } else {
+            None
+        }
+    };
+    let stops = versions.rev().map_while(|of| Some((of.since, stop(&of.registry)?)));
+    let stops: Vec<_> = stops.collect();
+    let (Some((_, promise)), Some((since, _))) = (stops.first(), stops.last()) else { return };
+    let lanes_are_well = world.plan.tasks.is_some_and(|of| of.lanes_are_well);
+    let slack = if lanes_are_well { 0 } else { ON_ITS_WAY_MAX };
+    let late = entry.at - since;
+    if late >= IN_FORCE + slack {
+        let what = format!("{} goes to {} {late} ms later", item.name, item.topic);
+        found.push((promise, what));
+    }
+}
+
+/// What goes to a topic waits for no worker.
+fn on_time(world: &World, item: &Item<'_>, entry: &Entry, found: &mut Found) {
+    let latest = item.latest(world).saturating_add(EPOCH_MS + world.plan.clocks_apart());
+    let mut versions = world.tasks.versions.iter();
+    let is_deleted = |name| versions.any(|of| of.registry.project(name).is_deleted);
+    // A create that was refused may have been made good by a later one.
+    let was_refused = item.project.is_some_and(is_deleted);
+    let is_there = item.topic != "later";
+    let is_as_asked = is_there && !was_refused && item.earliest.0 == EPOCH_MS + item.due;
+    if is_as_asked && item.due >= item.at + IN_TIME && entry.appended.0 > latest {
+        let late = entry.appended.0 - EPOCH_MS - item.due;
+        found.push(("on time", format!("{} is {late} ms late", item.name)));
+    }
+}
