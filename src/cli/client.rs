@@ -67,6 +67,10 @@ pub(super) fn wait(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// How a command says who asks.
+const TOKEN_BY: &str =
+    " (with --api-token, WATERCLOCK_API__TOKEN, or api.token of the configuration)";
+
 /// Why there is no answer, or what was answered instead.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -88,7 +92,7 @@ pub(super) enum ClientError {
         #[source]
         source: http::Error,
     },
-    #[error("{}: {detail}{}", if *status < 500 { "refused" } else { "not available now" }, place(at.as_deref()))]
+    #[error("{}: {detail}{}{}", if *status < 500 { "refused" } else { "not available now" }, place(at.as_deref()), if *status == 401 { TOKEN_BY } else { "" })]
     Refused { status: u16, detail: String, at: Option<String> },
     #[error("{0} answered something else than an instance does")]
     Strange(String),
@@ -216,7 +220,9 @@ impl ServerArg {
         let bases = match &server {
             Some(server) => vec![server.clone()],
             None => {
-                let members = members(&global.connection(config), config)?;
+                let mut members = members(&global.connection(config), config)?;
+                // One without the API knows no tasks and no projects; it answers for timers, if there is no other.
+                members.sort_by_key(|member| !member.api);
                 let address =
                     |member: &Member| http::address(&format!("http://{}", member.address)).ok();
                 members.iter().filter_map(address).collect()

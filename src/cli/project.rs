@@ -182,7 +182,11 @@ impl To {
         let told = self.open(global)?.ask(Kind::Change(if_revision), method, path, &[], body)?;
         match global.json() {
             true => output::line(&told.to_string()),
-            false => output::line(&format!("revision {}", told["revision"])),
+            false => {
+                let is_first = told["revision"].as_u64() == Some(1);
+                let new = if is_first { " (nothing was put there before)" } else { "" };
+                output::line(&format!("revision {}{new}", told["revision"]))
+            }
         }
     }
 }
@@ -348,7 +352,8 @@ fn whole(project: &ProjectView) -> String {
     }
     for (name, service) in &project.services {
         let paused = if service.settings.paused == Some(true) { ", paused" } else { "" };
-        row(&format!("service {name}"), format!("{}{paused}", service.settings.address));
+        let of = format!("{}, revision {}{paused}", service.settings.address, service.revision);
+        row(&format!("service {name}"), of);
     }
     table.trim_fmt()
 }

@@ -112,10 +112,10 @@ struct Common {
     /// Attempts after the first one that failed [default: the service's, else 0]
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// The wait after the first failure
+    /// The wait after the first failure [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
     retry_interval: Option<Length>,
-    /// How the wait grows
+    /// How the wait grows [default: fixed]
     #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
     backoff: Option<String>,
     /// A header, as NAME=VALUE; may be given several times
@@ -156,7 +156,22 @@ impl Common {
             return output::line(&told.to_string());
         }
         let Created { task_id, trigger_at } = typed(&told)?;
-        output::line(&format!("{task_id}  due {}", output::time(UnixMillis(trigger_at))))
+        let due = |at| output::time(UnixMillis(at));
+        if self.request_id.is_some() {
+            // The id may be that of a task that there is, or was: then nothing was created. What is not found yet is a new one.
+            let path = format!("v1/tasks/{task_id}");
+            let found = client.ask(Kind::Look, &Method::GET, &path, &[], None);
+            if let Ok(task) = found.and_then(|task| typed::<TaskView>(&task))
+                && task.trigger_at != trigger_at
+            {
+                let (status, at) = (json!(task.task_status), due(task.trigger_at));
+                let status = status.as_str().unwrap_or_default();
+                return output::line(&format!(
+                    "{task_id}  exists already, nothing was created: {status}, due {at}"
+                ));
+            }
+        }
+        output::line(&format!("{task_id}  due {}", due(trigger_at)))
     }
 }
 
@@ -188,7 +203,7 @@ struct CreateHttp {
     /// Asks again after this interval while the answer is 202 or 425
     #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds")]
     poll: Option<Length>,
-    /// How often it asks again, at most
+    /// How often it asks, at most; the first time counts
     #[arg(long, value_name = "N", requires = "poll")]
     rounds: Option<u32>,
 }
@@ -402,6 +417,11 @@ impl Cancel {
             true => output::line(&told.to_string())?,
             false => output::line(told["outcome"].as_str().unwrap_or_default())?,
         };
+        if matches!(outcome, CancelOutcome::Pending) && !global.json() {
+            // Standard output has the result only.
+            let line = b"a worker has it: its call decides; ask again to see what became of it, or look at it with task get\n";
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
+        }
         Ok(match outcome {
             CancelOutcome::Cancelled | CancelOutcome::Stopped => Exit::Ok,
             CancelOutcome::Pending => Exit::Pending,

@@ -168,7 +168,7 @@ pub const ALL: [Metric; 71] = [
     Metric { name: TOPICS_REMADE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Own topics that were deleted and created again while this process ran: what was pending in them is gone" },
     Metric { name: UNREADABLE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions whose committed metadata could not be read, so that their lanes rest" },
     Metric { name: INDEX_REBUILDS, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Times that an index, or a lane of it, was thrown away and read from the changelog again" },
-    Metric { name: INDEX_GIVEN_UP, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if this process goes on without an index, since its disk is full or does not work" },
+    Metric { name: INDEX_GIVEN_UP, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if this process goes on without an index, since its disk is full or does not work: of its lanes nothing is looked up, and a request id finds pending tasks only" },
     Metric { name: INDEX_ENTRIES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Entries in the index of the lanes owned" },
     Metric { name: INDEX_LAG, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Offsets of the changelog that the index of the lanes owned has still to read, by the last look" },
     Metric { name: LOADING, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Lanes taken over of which it is not known yet what is pending: their records with an id wait" },

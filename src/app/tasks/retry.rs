@@ -53,14 +53,14 @@ fn refused(end: TaskRetry) -> Option<Failure> {
         TaskRetry::Absent => Some(Failure::NoTask),
         TaskRetry::Held => not("it was given to the workers; wait for what comes of that turn, or cancel it"),
         TaskRetry::Ended(TimerState::Cancelled) => {
-            not("it was cancelled, and its payload is gone; create the task again")
+            not("it was cancelled, and its payload is gone; create the task again, with another request_id")
         }
         TaskRetry::Ended(TimerState::Expired) => {
-            not("its expires_at was over; create the task again with a later one")
+            not("its expires_at was over; create the task again, with a later one and another request_id")
         }
         TaskRetry::Ended(_) => not("it is finished; to do it once more, create another task"),
         TaskRetry::Gone => {
-            let detail = "it has failed, and its payload stands in no dead letter any more; create the task again";
+            let detail = "it has failed, and its payload stands in no dead letter any more; create the task again, with another request_id";
             Some(Failure::PayloadGone(detail.to_owned()))
         }
         TaskRetry::Refused(code) => {

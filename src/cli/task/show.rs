@@ -14,6 +14,9 @@ fn text(text: &str) -> String {
     output::shown(Some(text.as_bytes()))
 }
 
+/// Characters of an answer that are shown.
+const ANSWER_SHOWN: usize = 200;
+
 /// A word of the API, as JSON has it.
 fn word(of: impl serde::Serialize) -> String {
     json!(of).as_str().unwrap_or("-").to_owned()
@@ -28,6 +31,7 @@ pub(super) fn rows(tasks: &[TaskView], with_heads: bool) -> String {
     if with_heads {
         table.set_header([
             "due",
+            "next",
             "status",
             "waits for",
             "project",
@@ -40,6 +44,7 @@ pub(super) fn rows(tasks: &[TaskView], with_heads: bool) -> String {
     table.add_rows(tasks.iter().map(|task| {
         [
             time(Some(task.trigger_at)),
+            time(task.next_at),
             word(task.task_status),
             task.waits_for.map_or_else(|| "-".to_owned(), word),
             text(&task.project),
@@ -78,10 +83,15 @@ pub(super) fn whole(task: &TaskView) -> String {
     if task.ended_at.is_some() {
         row("ended", time(task.ended_at));
     }
-    for (name, value) in [("request id", &task.request_id), ("code", &task.code)] {
-        if let Some(value) = value {
-            row(name, text(value));
-        }
+    if let Some(request_id) = &task.request_id {
+        row("request id", text(request_id));
+    }
+    if let Some(code) = &task.code {
+        let code = text(code);
+        row(
+            "code",
+            format!("{code} (its dead letter says why: waterclock dead list --code {code})"),
+        );
     }
     row("attempts", task.attempts_total.to_string());
     row("failures", task.failures.to_string());
@@ -90,6 +100,9 @@ pub(super) fn whole(task: &TaskView) -> String {
     }
     if let Some(last) = &task.last {
         row("last", said(last));
+        if let Some(response) = &last.response {
+            row("its answer", output::shortened(Some(response.as_bytes()), ANSWER_SHOWN));
+        }
     }
     table.trim_fmt()
 }

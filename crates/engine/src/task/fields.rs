@@ -290,11 +290,14 @@ pub(super) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64,
     })
 }
 
-/// A length of time within bounds: an integer of *seconds*, or a text as `x-delay` takes it.
+/// A length of time within bounds: an integer of *seconds*, or a text as `x-delay` takes it, with its unit. A text of digits alone
+/// would be milliseconds there, and who writes one here means seconds.
 pub(super) fn length(value: &Value, bounds: RangeInclusive<Millis>) -> Result<Millis, String> {
     let length = match value {
         Value::Number(number) => number.as_u64().map(|s| Millis(s.saturating_mul(1_000))),
-        Value::String(text) => duration(text).ok(),
+        Value::String(text) if text.ends_with(|last: char| last.is_ascii_alphabetic()) => {
+            duration(text).ok()
+        }
         _ => None,
     };
     length.filter(|length| bounds.contains(length)).ok_or_else(|| {

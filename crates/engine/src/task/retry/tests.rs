@@ -69,6 +69,7 @@ fn every_wrong_field_of_a_policy_is_named() {
             &["retry.max_interval is \"9s\"; want at least retry.interval (10s)"]),
         (r#"{"max_interval":4}"#, &["retry.max_interval is 4; want at least retry.interval (5s)"]),
         // Nothing is compared with an interval that is none.
+        (r#"{"interval":"5000"}"#, &[&interval("retry.interval is \"5000\"")]),
         (r#"{"interval":"999","max_interval":1}"#, &[&interval("retry.interval is \"999\"")]),
         (r#"{"jitter":-0.1}"#, &["retry.jitter is -0.1; want a number from 0 to 1"]),
         (r#"{"jitter":"0.5"}"#, &["retry.jitter is \"0.5\"; want a number from 0 to 1"]),
