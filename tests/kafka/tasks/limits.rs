@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
+use waterclock::engine::Millis;
 
 use super::{Api, LANES, command, fixture, launch, partitions, put_service, share, task, with};
-use crate::support::{Endpoint, Process, eventually, eventually_within, now_ms, patience, patient};
+use crate::support::{
+    Endpoint, Fixture, Process, eventually, eventually_within, now_ms, patience, patient,
+};
 
 /// More than the lanes keep in memory for one service.
 const PAUSED: usize = 1_000;
+const PAUSE: Duration = Duration::from_secs(60);
 const FAST: usize = 150;
 /// Tasks of a service that is paused while it is called.
 const FLOWING: usize = 1_000;
@@ -30,6 +34,7 @@ fn of_a_paused_project_nothing_is_called_until_it_goes_on() {
     let (api, stub) = (Api::of(&process), Endpoint::start());
     let (status, told) = api.answered("POST", "/v1/projects/shop:pause", None);
     assert_eq!(status, 200, "{told}");
+    let paused = Instant::now();
     // It is in force everywhere within two seconds.
     let ids = api.create_all((0..PAUSED).map(|_| task("shop", &stub, "/ok", "3s")).collect());
     let waiting = eventually_within(Duration::from_secs(30), "all are ready", || {
@@ -42,15 +47,19 @@ fn of_a_paused_project_nothing_is_called_until_it_goes_on() {
     // Another project is called meanwhile.
     let other = api.create(&task("other", &stub, "/ok", "0s"));
     assert_eq!(api.end_of(&other)["task_status"], "finished");
-    std::thread::sleep(Duration::from_secs(3));
+    std::thread::sleep(PAUSE.saturating_sub(paused.elapsed()));
     assert_eq!(stub.begun(), 1, "nothing of the paused project was called");
+    assert_eq!(api.list("project=shop&status=ready").len(), PAUSED - 1, "they wait all the time");
     assert!(process.metric("waterclock_tasks_put_off_total") > 0.0, "memory was not enough");
 
     let (status, told) = api.answered("POST", "/v1/projects/shop:resume", None);
     assert_eq!(status, 200, "{told}");
-    let resumed = Instant::now();
-    api.wait_for(Duration::from_secs(60), "shop", "finished", PAUSED - 1);
-    println!("all were called {:?} after the pause ended", resumed.elapsed());
+    let resumed = now_ms();
+    api.wait_for(Duration::from_secs(90), "shop", "finished", PAUSED - 1);
+    let last = stub.calls().iter().map(|call| call.began).max().expect("calls") - resumed;
+    println!("the last call began {last} ms after the pause ended");
+    let most = patient(Duration::from_secs(60)).as_millis() as u64;
+    assert!(last < most, "the last call began {last} ms after the pause ended");
     let called: BTreeSet<_> = stub.calls().iter().map(|call| call.task().to_owned()).collect();
     assert!(!called.contains(&ids[0]) && called.len() == PAUSED, "{}", called.len());
     assert_eq!(stub.begun(), PAUSED, "each once");
@@ -80,32 +89,68 @@ fn p99(api: &Api, stub: &Endpoint, project: &str) -> u64 {
     late[FAST * 99 / 100 - 1]
 }
 
-#[test]
-fn a_slow_project_does_not_hold_up_a_fast_one() {
-    let fixture = fixture("tasks-slow");
+/// Has a project wait for calls that hang, and checks that another one is called in time meanwhile.
+#[track_caller]
+fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
+    let fixture = Fixture::with(test, |request| {
+        request.lanes = Some(LANES);
+        // What is put off goes to longer tiers, the longer it is blocked.
+        request.holds = Some([1, 2, 5, 10, 30, 60, 300, 600].map(|of| Millis(of * 1_000)).to_vec());
+    });
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let (api, stub, fast) = (Api::of(&process), Endpoint::start(), Endpoint::start());
     let alone = p99(&api, &fast, "alone");
-    let hang = json!({"timeout": "5m"});
-    for _ in 0..2 {
-        let one = || with(task("slow", &stub, "/hang", "0s"), hang.clone());
-        api.create_all((0..1_000).map(|_| one()).collect());
-    }
-    let large = with(hang, json!({"body": "x".repeat(1 << 20)}));
-    for _ in 0..60 {
-        api.create(&with(task("slow", &stub, "/hang?large", "0s"), large.clone()));
-    }
+    let began = Instant::now();
+    create(&api, &stub);
+    let created = began.elapsed();
     eventually_within(Duration::from_secs(30), "the slow project has calls open", || {
-        let open = stub.begun();
-        if open >= 32 { Ok(()) } else { Err(format!("{open}")) }
+        let begun = stub.begun();
+        if begun >= open { Ok(()) } else { Err(format!("{begun}")) }
     });
     let beside = p99(&api, &fast, "beside");
-    println!("p99 alone: {alone} ms; beside a slow project: {beside} ms");
+    println!(
+        "{test}: p99 alone: {alone} ms; beside a slow project, created in {created:?}, of which {} calls are open: {beside} ms",
+        stub.begun()
+    );
     let most = patient(Duration::from_secs(1)).as_millis() as u64;
-    assert!(beside < most.max(2 * alone), "{beside} ms, and {alone} ms alone");
+    assert!(beside < most, "{beside} ms, and {alone} ms alone");
     assert_eq!(stub.ended(), 0, "the slow project was slow all the time");
     // Its calls are open: it is not waited for.
     process.kill();
+}
+
+#[test]
+fn five_thousand_tasks_that_hang_do_not_hold_up_a_fast_project() {
+    beside("tasks-hang", 32, |api, stub| {
+        let one = with(task("slow", stub, "/hang", "0s"), json!({"timeout": "5m"}));
+        for _ in 0..5 {
+            api.create_all(vec![one.clone(); 1_000]);
+        }
+    });
+}
+
+/// So many tasks of a mebibyte hang.
+#[track_caller]
+fn beside_large(test: &str, count: usize) {
+    // Each lane lets one go: for two its credits of one service are not enough.
+    beside(test, usize::from(LANES), |api, stub| {
+        let more = json!({"timeout": "5m", "body": "x".repeat(1 << 20)});
+        let one = with(task("slow", stub, "/hang", "0s"), more);
+        for _ in 0..count {
+            api.create(&one);
+        }
+    });
+}
+
+#[test]
+fn sixty_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
+    beside_large("tasks-large", 60);
+}
+
+#[test]
+#[ignore = "lanes put 500 MiB off again and again, which takes all of two cores: scripts/test -- --test kafka -- --ignored five_hundred"]
+fn five_hundred_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
+    beside_large("tasks-larger", 500);
 }
 
 /// Pauses with this command what is called, and has it go on; says how long after the answer the last call began.
