@@ -366,15 +366,20 @@ fn what_is_left_out_anywhere_is_named_and_counted_at_the_end_of_the_tests() {
 fn what_the_steps_of_all_leave_out_is_named_at_the_end_of_all() {
     let tree = Tree::building();
     tree.program("tree/scripts/kafka", KAFKA);
-    for step in ["recovery", "sim", "fuzz"] {
-        tree.program(&format!("tree/scripts/{step}"), if step == "fuzz" { "exit 69" } else { "" });
+    for step in ["recovery", "sim", "schemathesis", "fuzz"] {
+        let lacks = ["schemathesis", "fuzz"].contains(&step);
+        tree.program(&format!("tree/scripts/{step}"), if lacks { "exit 69" } else { "" });
     }
     let Ended { code, said } = tree.run("scripts/test --all");
     assert_eq!(code, Some(0), "{said}");
     let (_, end) = said.split_once("\n== scripts/fuzz").expect("the last step");
-    for what in
-        ["shellcheck", "rules for Prometheus", "one::held::f16_without", "scripts/fuzz: no nightly"]
-    {
+    for what in [
+        "shellcheck",
+        "rules for Prometheus",
+        "one::held::f16_without",
+        "scripts/schemathesis: something",
+        "scripts/fuzz: no nightly",
+    ] {
         let lines = left_out(end).iter().filter(|line| line.starts_with(what)).count();
         assert_eq!(lines, 1, "{what}: {end}");
     }

@@ -22,7 +22,7 @@ use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::retry::Retry;
-use crate::engine::task::spec::{Kind, Spec};
+use crate::engine::task::spec::{Address, Kind, Spec};
 use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
@@ -341,11 +341,13 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     };
     let project = named(spec.as_ref().map(Spec::project), group.map(|(project, _)| project));
     let service = spec.as_ref().and_then(Spec::service);
-    let to_topic = spec.as_ref().is_some_and(|spec| match spec.kind() {
-        Kind::Kafka(kafka) => registry.is_target_paused(&kafka.topic),
-        Kind::Http(_) => false,
-    });
-    let is_paused = to_topic || registry.paused(&project, service);
+    let (http, topic) = match spec.as_ref().map(Spec::kind) {
+        Some(Kind::Http(http)) => (Some(http), None),
+        Some(Kind::Kafka(kafka)) => (None, Some(&kafka.topic)),
+        None => (None, None),
+    };
+    let is_paused = topic.is_some_and(|topic| registry.is_target_paused(topic))
+        || registry.paused(&project, service);
     let waits_for = match status {
         timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
         timers::TaskStatus::Ready if is_paused => Some(WaitsFor::Paused),
@@ -354,7 +356,17 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         _ => None,
     };
     let attempts: Vec<Attempt> = attempts.iter().map(attempt).collect();
+    let (url, path) = match http.map(|http| &http.address) {
+        Some(Address::Url(url)) => (Some(url.to_string()), None),
+        Some(Address::Service { path, .. }) => (None, path.clone()),
+        None => (None, None),
+    };
     TaskView {
+        method: http.map(|http| http.method.as_str().to_owned()),
+        url,
+        service: service.map(str::to_owned),
+        path,
+        topic: topic.cloned(),
         task_id: task.id.to_string(),
         task_type: spec.as_ref().map(Spec::type_name).unwrap_or("unknown").to_owned(),
         task_status: status_shown(status),
@@ -485,6 +497,9 @@ mod tests {
             ("shop", "orders", Some("a"))
         );
         assert_eq!((of.trigger_at, of.created_at, of.next_at), (100, 5, Some(300)));
+        let calls = (of.method.as_deref(), of.service.as_deref(), of.path.as_deref());
+        assert_eq!(calls, (Some("POST"), Some("billing"), Some("/x")));
+        assert_eq!((of.url, of.topic), (None, None));
         assert_eq!((of.turn, of.attempts_total, of.failures), (2, 1, 1));
         assert_eq!(of.retry.and_then(|retry| retry.count), Some(3));
         let last = of.last.unwrap();

@@ -126,7 +126,7 @@ fn list(letters: &mut DeadLetters, limit: usize, filter: &Filter, json: bool) ->
         return output::line("no dead letters");
     }
     let mut table = table::fitted();
-    table.set_header(["place", "time", "code", "stood at", "key", "target", "detail"]);
+    table.set_header(["place", "time", "code", "stood at", "key", "target", "id", "detail"]);
     table.add_rows(rows.iter().map(Row::cells));
     output::line(&table.trim_fmt())
 }
@@ -159,6 +159,8 @@ struct Row {
     /// Topic, partition and offset where it stood.
     stood: [Option<String>; 3],
     target: Option<String>,
+    /// Of a timer that has one, or of a task.
+    id: Option<String>,
     key: Option<Vec<u8>>,
 }
 
@@ -175,11 +177,12 @@ impl Row {
             detail: text(header::ERROR_DETAIL),
             stood: [header::ERROR_TOPIC, header::ERROR_PARTITION, header::ERROR_OFFSET].map(text),
             target: text(header::TARGET),
+            id: text(header::ID),
             key,
         }
     }
 
-    fn cells(&self) -> [String; 7] {
+    fn cells(&self) -> [String; 8] {
         let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "-".to_owned());
         let [topic, partition, offset] = self.stood.each_ref().map(or_none);
         [
@@ -189,6 +192,7 @@ impl Row {
             format!("{topic}/{partition}@{offset}"),
             output::shortened(self.key.as_deref(), KEY_SHOWN),
             or_none(&self.target),
+            or_none(&self.id),
             or_none(&self.detail),
         ]
     }
@@ -207,6 +211,7 @@ impl Row {
                 "offset": number(&self.stood[2]),
             },
             "target": self.target,
+            "id": self.id,
         });
         output::put_bytes(&mut row, "key", self.key.as_deref());
         row

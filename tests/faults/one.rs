@@ -9,6 +9,7 @@ pub mod killed;
 mod late;
 mod refused;
 mod stalled;
+mod steps;
 mod stops;
 pub mod topics;
 mod workers;

@@ -448,12 +448,14 @@ impl World {
         let place = self.tasks_place(partition);
         let (key, lanes) = (self.plan.setup.key.clone(), self.plan.setup.lanes);
         let fetched = match self.broker.fetch(place, next) {
-            Ok(found) => found.map(|(offset, entry)| (offset, entry.record.clone())),
+            Ok(found) => {
+                found.map(|(offset, entry)| (offset, (entry.appended, entry.record.clone())))
+            }
             // Its partition is another's, who has deleted what was done: the group says so soon.
             Err(_) => return false,
         };
         let partition = Lane(partition);
-        let Some((offset, Some(record))) = fetched else {
+        let Some((offset, (appended, Some(record)))) = fetched else {
             let stable = self.broker.partition(place).map_or(next, |log| log.last_stable());
             if stable > next {
                 self.worker(worker).reading.insert(partition.0, stable);
@@ -462,7 +464,7 @@ impl World {
             return false;
         };
         self.worker(worker).reading.insert(partition.0, offset.next());
-        let event = match sealed::read_work(&key, lanes, record) {
+        let event = match sealed::read_work(&key, lanes, (partition, appended), record) {
             Ok(Work::Task(mut task)) => {
                 if self.mutation == Some(Mutation::CallsExpired) {
                     task.sealed.expires = None;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use crate::header::{self, Code, Directive, Refusal, TimerAction};
 use crate::state::{
-    self, Bound, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag,
+    self, Bound, Dispatched, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag,
 };
 use crate::task::digest;
 use crate::task::id::TaskId;
@@ -140,16 +140,17 @@ pub enum Work {
     Cancel(Turn),
 }
 
-/// Reads a record of `<ns>.tasks`, which has `lanes` partitions.
+/// Reads a record of `<ns>.tasks`, which has `lanes` partitions. `at`: in which of them it stands, and when it was appended there.
 ///
 /// # Errors
 /// Waterclock did not write it there: it is to become a dead letter with this.
 pub fn read_work(
     key: &StateKey,
     lanes: u16,
+    at: (Lane, UnixMillis),
     record: Record,
 ) -> Result<Work, (Box<Record>, Refusal)> {
-    match work_of(key, lanes, &record) {
+    match work_of(key, lanes, at, &record) {
         Ok((turn, None)) => Ok(Work::Cancel(turn)),
         Ok((turn, Some((lane, scope, sealed)))) => {
             Ok(Work::Task(Box::new(Task { turn, lane, scope, sealed, record })))
@@ -158,13 +159,14 @@ pub fn read_work(
     }
 }
 
-type Dispatched = (Lane, Scope, Dispatch);
+type ToCall = (Lane, Scope, Dispatch);
 
 fn work_of(
     key: &StateKey,
     lanes: u16,
+    (partition, appended): (Lane, UnixMillis),
     record: &Record,
-) -> Result<(Turn, Option<Dispatched>), Refusal> {
+) -> Result<(Turn, Option<ToCall>), Refusal> {
     let directive = header::read(record.headers())?;
     let (state, task) = opened(&directive, record.key(), key, Kind::Work)?;
     let id = task_id(&directive)?;
@@ -177,8 +179,20 @@ fn work_of(
     let Some(scope) = scope_of(&spec) else {
         return Err(bad_task(format!("a task of type {} is not called", spec.type_name())));
     };
+    let dispatched = Dispatched::of_word(state.intake);
+    if let Some(to) = dispatched.filter(|to| to.partition != partition) {
+        return Err(bad_task(format!("it was dispatched to partition {}", to.partition.0)));
+    }
     let TaskState { attempt, round, trigger, digest, .. } = task;
-    let sealed = Dispatch { due: trigger, attempt, round, expires: state.expires, digest };
+    let sealed = Dispatch {
+        due: trigger,
+        attempt,
+        round,
+        expires: state.expires,
+        digest,
+        dispatched: dispatched.map_or(state.due, |of| of.at),
+        appended,
+    };
     Ok((turn, Some((id.lane_of(lanes), scope, sealed))))
 }
 

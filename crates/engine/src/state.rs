@@ -20,7 +20,8 @@
 //! expires u64 (all ones: none), intake tag u64, then 16 bytes of the code. Version 2 has two texts before the code,
 //! each with its length as u8: the name of the intake, and the target (both may be empty). Version 1 says that the
 //! record came by the main intake and has a target of its own; older programs wrote it for all records. Version 3 has before the
-//! code: turn u32, attempt u32, round u32, trigger u64, digest of 16 bytes. Such a record came by the main intake.
+//! code: turn u32, attempt u32, round u32, trigger u64, digest of 16 bytes. Such a record came by the main intake. A dispatch has
+//! the place and time that it was written for where other records have the intake tag: see [`Dispatched`].
 
 use std::fmt;
 
@@ -28,7 +29,7 @@ use hmac::{Hmac, Mac};
 use sha2::{Digest, Sha256};
 
 use super::header::{Code, Directive, RESULT, Refusal, STATE, TASK as TASK_HEADER, TOPIC_MAX};
-use super::{Offset, UnixMillis};
+use super::{Lane, Offset, UnixMillis};
 
 /// Bytes of an `x-delay-state` of a record that came by the main intake and has a target of its own.
 pub const SIZE: usize = BODY + CODE;
@@ -144,6 +145,35 @@ pub struct TaskState {
     pub digest: [u8; 16],
 }
 
+/// Where a dispatch of a task was written to, and when. It tells a dispatch from a copy of it that somebody wrote again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatched {
+    /// The partition of `<ns>.tasks`.
+    pub partition: Lane,
+    /// The brokers' time at which its lane sealed it.
+    pub at: UnixMillis,
+}
+
+impl Dispatched {
+    /// Bits of the time: enough until the year 10889.
+    const TIME_BITS: u32 = 48;
+
+    /// As it stands in [`State::intake`]: the partition u16, then the time in 48 bits.
+    #[must_use]
+    pub fn to_word(self) -> u64 {
+        let time = self.at.0 & ((1 << Self::TIME_BITS) - 1);
+        u64::from(self.partition.0) << Self::TIME_BITS | time
+    }
+
+    /// Reads what [`to_word`](Self::to_word) made; `None`: an older program wrote the dispatch, and did not say.
+    #[must_use]
+    pub fn of_word(word: u64) -> Option<Self> {
+        let partition = Lane((word >> Self::TIME_BITS) as u16);
+        let at = UnixMillis(word & ((1 << Self::TIME_BITS) - 1));
+        (word != intake_tag("")).then_some(Self { partition, at })
+    }
+}
+
 /// Which of two records of one key and one due time was submitted first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SubmissionOrder {
@@ -166,7 +196,7 @@ pub struct State<'a> {
     pub order: SubmissionOrder,
     /// Past it, the record is not delivered.
     pub expires: Option<UnixMillis>,
-    /// [`intake_tag`] of the intake whose rules it is under.
+    /// [`intake_tag`] of the intake whose rules it is under. In a dispatch of a task: a [`Dispatched`].
     pub intake: u64,
     /// The name of that intake below `<ns>.intake.`; `None`: the main one, or an older program did not say.
     pub name: Option<&'a str>,

@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use crate::header::Refusal;
+use crate::header::{Code, Refusal};
 use crate::task::registry::Registry;
 use crate::task::result::TaskResult;
 use crate::timers::{TimerId, Version};
@@ -28,6 +28,7 @@ use crate::{BatchId, Lane, Millis, Offset, Record, Refused, UnixMillis};
 
 mod breaker;
 mod part;
+mod recent;
 mod refused;
 mod shares;
 mod waiting;
@@ -35,6 +36,7 @@ mod waiting;
 pub use part::Position;
 
 use part::Part;
+use recent::Seen;
 use refused::{FailedBatch, Suspects};
 use shares::Shares;
 use waiting::{At, Bounds, Next, Room, Waiting};
@@ -96,6 +98,10 @@ pub struct Dispatch {
     pub expires: Option<UnixMillis>,
     /// Of the record's value and its user's headers: [`digest`](crate::task::digest) of what is to be sent.
     pub digest: [u8; 16],
+    /// When its lane wrote it, by the brokers' time. Older programs did not say: when this turn was due.
+    pub dispatched: UnixMillis,
+    /// When it was appended to `<ns>.tasks`.
+    pub appended: UnixMillis,
 }
 
 impl Task {
@@ -636,7 +642,17 @@ impl WorkEngine {
         task: Arc<Task>,
         out: &mut Vec<WorkAction>,
     ) {
+        let seen = self.parts.get_mut(&partition).map(|part| {
+            part.recent.seen(task.turn, offset, (task.sealed.dispatched, task.sealed.appended))
+        });
         let Some(is_in_doubt) = self.begin(partition, offset, out) else { return };
+        if seen == Some(Seen::Before) {
+            let detail = "this dispatch of the task stands in the partition before";
+            let refusal = Refusal::new(Code::BadTask, detail);
+            let record = Box::new(task.record.clone());
+            let entry = Entry::Dead { partition, offset, record, refusal };
+            return self.report(partition, offset, Some(entry), None);
+        }
         if self.ending.is_some() && !is_in_doubt {
             // It stays pending, and the next owner reads it.
             return;
@@ -646,16 +662,21 @@ impl WorkEngine {
             self.say(partition, offset, task, Said::Interrupted { in_doubt: true });
             return;
         }
-        let at = At { partition, offset, task };
-        let place = Place { partition, offset, scope: at.task.scope.clone(), is_called: false };
-        if let Some(before) = self.places.insert(at.task.turn, place) {
-            // A dispatch stands in the log once. A second one would be called twice.
-            self.places.insert(at.task.turn, before);
-            self.waiting.leave(&at.task);
-            self.waiting.release(now.monotonic, &at.task);
-            self.report(partition, offset, None, None);
-            return;
+        if self.places.contains_key(&task.turn) {
+            // A dispatch stands in the log once. A second one would be called twice. One that waits or is called is known for longer
+            // than others.
+            self.waiting.leave(&task);
+            self.waiting.release(now.monotonic, &task);
+            return self.report(partition, offset, None, None);
         }
+        if seen == Some(Seen::Unsure) {
+            // It may be a copy of what was called long ago. Its lane knows, and dispatches it anew if it is none.
+            let said = Said::Deferred { until: now.broker, breaker: false };
+            return self.say(partition, offset, task, said);
+        }
+        let place = Place { partition, offset, scope: task.scope.clone(), is_called: false };
+        self.places.insert(task.turn, place);
+        let at = At { partition, offset, task };
         self.waiting.push(at);
     }
 

@@ -61,7 +61,7 @@ pub(super) struct World {
     /// Dead letters.
     pub(super) dead: usize,
     /// Turns of tasks, and cancels of them, for workers.
-    pub(super) dispatched: VecDeque<Record>,
+    pub(super) dispatched: VecDeque<(Lane, Record)>,
     /// A look-up was answered: what waited for it goes on before more time passes, or the answer would be too old.
     is_told: bool,
 }
@@ -173,7 +173,7 @@ impl World {
                 Destination::Lane(topic) => {
                     self.written.push_back((Source { topic, lane }, record));
                 }
-                _ => self.dispatched.push_back(record),
+                _ => self.dispatched.push_back((lane, record)),
             }
         }
         for commit in batch.commits {

@@ -152,7 +152,7 @@ pub fn task_records(bytes: &[u8]) {
         let (is_forged, record) = (forged.is_some(), forged.unwrap_or(record));
         let lane = lane_of(&record).filter(|_| input.byte() & 7 != 0).unwrap_or(Lane(0));
         if usual == Kind::Work {
-            let read = read_work(&setup.key, LANES, record);
+            let read = read_work(&setup.key, LANES, (Lane(0), world.now), record);
             assert!(!is_forged || read.is_err(), "a worker takes {read:?}");
             if let Ok(Work::Task(task)) = read {
                 report(&mut world, results, &task, &mut input);
@@ -181,8 +181,8 @@ pub fn task_records(bytes: &[u8]) {
     }
     world.run();
     for _ in 0..RECORDS_MAX {
-        let Some(record) = world.dispatched.pop_front() else { break };
-        match read_work(&setup.key, LANES, record) {
+        let Some((partition, record)) = world.dispatched.pop_front() else { break };
+        match read_work(&setup.key, LANES, (partition, world.now), record) {
             Ok(Work::Task(task)) => {
                 assert_eq!(digest(&task.record), task.sealed.digest, "another body is sent");
                 report(&mut world, results, &task, &mut input);

@@ -1,24 +1,78 @@
-//! What fuzzing has found and kept, read again with the pinned toolchain: `fuzz/corpus`, one directory a target.
+//! What fuzzing has found and kept, read again with the pinned toolchain: `fuzz/corpus`, one directory a target. Then the same with
+//! changes that a seed decides: a moment of fuzzing, without a nightly toolchain.
 
 #![allow(clippy::print_stdout, reason = "the file that fails is named")]
 
 use std::fs;
+use std::panic::{self, AssertUnwindSafe};
 use std::path::Path;
 
 use waterclock_fuzz_targets as targets;
 
-/// Runs a target over its corpus.
+/// How many changed inputs a target gets.
+const CHANGED: usize = 20_000;
+
+/// Runs a target over its corpus, and over changed inputs of it.
 fn read_again(name: &str, target: impl Fn(&[u8])) {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
-    let mut read = 0;
-    for entry in fs::read_dir(&directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()))
-    {
+    let mut inputs = Vec::new();
+    let entries = fs::read_dir(&directory);
+    for entry in entries.unwrap_or_else(|e| panic!("{}: {e}", directory.display())) {
         let path = entry.expect("an entry").path();
         println!("{}", path.display());
-        target(&fs::read(&path).expect("a file"));
-        read += 1;
+        let input = fs::read(&path).expect("a file");
+        target(&input);
+        inputs.push(input);
     }
-    assert!(read > 0, "{} is empty", directory.display());
+    assert!(!inputs.is_empty(), "{} is empty", directory.display());
+    // The file system gives them in any order.
+    inputs.sort_unstable();
+    let mut luck = Luck(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..CHANGED {
+        let input = luck.change(&inputs);
+        if panic::catch_unwind(AssertUnwindSafe(|| target(&input))).is_err() {
+            let hex: String = input.iter().map(|byte| format!("{byte:02x}")).collect();
+            panic!("{name}: mend it, and keep this input in fuzz/corpus/{name} (xxd -r -p): {hex}");
+        }
+    }
+}
+
+/// What changes inputs, the same in each run.
+struct Luck(u64);
+
+impl Luck {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % most.max(1)
+    }
+
+    /// One input with one to four changes, of which one may bring a part of another.
+    fn change(&mut self, inputs: &[Vec<u8>]) -> Vec<u8> {
+        let mut input = inputs[self.below(inputs.len())].clone();
+        for _ in 0..=self.below(4) {
+            let at = self.below(input.len() + 1);
+            let end = (at + 1 + self.below(16)).min(input.len());
+            match self.below(5) {
+                0 => input.truncate(at),
+                1 => input.insert(at, self.below(256) as u8),
+                2 => drop(input.drain(at..end)),
+                3 => {
+                    let other = &inputs[self.below(inputs.len())];
+                    let from = self.below(other.len());
+                    let to = (from + 1 + self.below(64)).min(other.len());
+                    input.splice(at..at, other[from..to].iter().copied());
+                }
+                _ => {
+                    if let Some(byte) = input.get_mut(at) {
+                        *byte ^= 1 << self.below(8);
+                    }
+                }
+            }
+        }
+        input
+    }
 }
 
 #[test]

@@ -359,6 +359,21 @@ pub struct TaskView {
     pub project: String,
     /// Its group.
     pub group: String,
+    /// How it calls: POST, say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub method: Option<String>,
+    /// The URL that it calls, if it names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// The service of its project that it calls, if it names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service: Option<String>,
+    /// What follows the address of that service.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub path: Option<String>,
+    /// The topic that its record goes to, of a task of type `kafka`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topic: Option<String>,
     /// The request id that it was created with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,

@@ -278,6 +278,11 @@ fn task(id: &str, project: &str) -> TaskView {
         failures: 1,
         rounds: 0,
         interruptions: 0,
+        method: Some("POST".to_owned()),
+        url: Some("http://a.example/x".to_owned()),
+        service: None,
+        path: None,
+        topic: None,
         attempts: vec![Attempt {
             turn: 1,
             status: Some(503),

@@ -24,8 +24,15 @@ impl TasksOfInstance {
             TaskStatus::Delay | TaskStatus::Ready | TaskStatus::Running
         );
         if is_outrun && has_ended {
-            let detail = "it ended meanwhile; look at it, and retry it again if it has failed";
-            return Err(Failure::NotRetryable(detail.to_owned()));
+            let detail = match &task.code {
+                Some(code) => format!(
+                    "it ended meanwhile, and says {code}; mend that, and retry it again if it has failed"
+                ),
+                None => {
+                    "it ended meanwhile; look at it, and retry it again if it has failed".to_owned()
+                }
+            };
+            return Err(Failure::NotRetryable(detail));
         }
         Ok(task)
     }

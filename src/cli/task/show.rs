@@ -66,6 +66,12 @@ pub(super) fn whole(task: &TaskView) -> String {
     }
     row("project", text(&task.project));
     row("group", text(&task.group));
+    if let Some(callee) = callee(task) {
+        row("calls", callee);
+    }
+    if let Some(topic) = &task.topic {
+        row("topic", text(topic));
+    }
     row("due", time(Some(task.trigger_at)));
     row("next", time(task.next_at));
     row("created", time(Some(task.created_at)));
@@ -86,6 +92,17 @@ pub(super) fn whole(task: &TaskView) -> String {
         row("last", said(last));
     }
     table.trim_fmt()
+}
+
+/// What a task calls, in a line.
+fn callee(task: &TaskView) -> Option<String> {
+    let of_service = || {
+        let path = task.path.as_deref().unwrap_or_default();
+        task.service.as_ref().map(|service| format!("service {} {}", text(service), text(path)))
+    };
+    let address = task.url.as_deref().map(text).or_else(of_service)?;
+    let method = task.method.as_deref().unwrap_or_default();
+    Some(format!("{} {}", text(method), address.trim_end()))
 }
 
 /// What became of an attempt, in a line.

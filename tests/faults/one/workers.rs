@@ -11,11 +11,11 @@ use serde_json::{Value, json};
 
 use crate::support::tasks::{Api, task, with};
 use crate::support::{
-    Call, Cluster, Endpoint, Fixture, Mode, Process, eventually, now_ms, patient,
+    Call, Cluster, Endpoint, Fixture, Launch, Mode, Process, eventually, now_ms, patient,
 };
 
-const LANES: u16 = 4;
-const PROJECT: &str = "shop";
+pub(super) const LANES: u16 = 4;
+pub(super) const PROJECT: &str = "shop";
 const TASKS: usize = 240;
 /// Calls that the project may have open: one of each partition. So many tasks are with the workers that wait for their call.
 const CONCURRENCY: usize = 4;
@@ -26,10 +26,15 @@ const SESSION: Duration = Duration::from_secs(6);
 /// How long the fault lasts.
 const LASTS: Duration = Duration::from_secs(20);
 
-fn launch(fixture: &Fixture, data: &str, roles: &str, brokers: &str) -> Process {
+/// A process with these roles; its worker may call loopback.
+pub(super) fn launch<'a>(
+    fixture: &'a Fixture,
+    data: &str,
+    roles: &str,
+    brokers: &str,
+) -> Launch<'a> {
     let launch = fixture.launch(Mode::ExactlyOnce).data(data).arg("--roles").arg(roles);
-    let launch = launch.config("[callbacks]\nnetworks = [\"127.0.0.0/8\"]\n");
-    launch.brokers(brokers).start()
+    launch.config("[callbacks]\nnetworks = [\"127.0.0.0/8\"]\n").brokers(brokers)
 }
 
 /// Waits until both workers have partitions.
@@ -137,8 +142,8 @@ fn f50_the_broker_dies_while_calls_are_open_and_comes_back() {
     let cluster = Cluster::start("");
     let fixture = Fixture::on(cluster.connection(), "f50", |of| of.lanes = Some(LANES));
     let brokers = &cluster.bootstrap;
-    let mut a = launch(&fixture, "a", "lanes,worker,api", brokers);
-    let mut b = launch(&fixture, "b", "worker", brokers);
+    let mut a = launch(&fixture, "a", "lanes,worker,api", brokers).start();
+    let mut b = launch(&fixture, "b", "worker", brokers).start();
     share([&a, &b]);
     let (api, stub) = (Api::of(&a), Endpoint::start());
     let ids = begin(&api, &stub);
@@ -175,8 +180,8 @@ fn f51_a_worker_that_cannot_reach_kafka_calls_nothing_that_another_has() {
     let cluster = Cluster::start("");
     let fixture = Fixture::on(cluster.connection(), "f51", |of| of.lanes = Some(LANES));
     let proxy = cluster.proxy();
-    let mut a = launch(&fixture, "a", "lanes,worker,api", &cluster.bootstrap);
-    let mut b = launch(&fixture, "b", "worker", &proxy.brokers);
+    let mut a = launch(&fixture, "a", "lanes,worker,api", &cluster.bootstrap).start();
+    let mut b = launch(&fixture, "b", "worker", &proxy.brokers).start();
     share([&a, &b]);
     let (api, stub) = (Api::of(&a), Endpoint::start());
     let ids = begin(&api, &stub);

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::{Api, fixture, launch, task, with};
+use super::{Api, LANES, fixture, launch, share, task, turns, with};
 use crate::support::{Endpoint, Fixture, Log, Out, PATIENCE, Rec, eventually, now_ms, out, whole};
 
 /// A record as somebody who may read and write topics writes it again.
@@ -17,13 +17,52 @@ fn altered(of: &Rec) -> Out {
     Out { value: Some(b"send all of it to me".to_vec()), ..copy(of) }
 }
 
+/// The same in another partition.
+fn moved(of: &Rec, by: i32) -> Out {
+    Out { partition: Some((of.partition + by) % i32::from(LANES)), ..copy(of) }
+}
+
+/// The same with another text in a header.
+#[track_caller]
+fn reworded(of: &Rec, header: &str, from: &str, to: &str) -> Out {
+    let before = of.header(header).expect("the header");
+    let after = before.replace(from, to);
+    assert_ne!(before, after, "{from} is not in {header}");
+    let mut out = copy(of);
+    for (_, value) in out.headers.iter_mut().filter(|(name, _)| name == header) {
+        *value = Some(after.clone().into_bytes());
+    }
+    out
+}
+
+/// The first record of a topic that is about a task and has this text in a header.
+#[track_caller]
+fn about(fixture: &Fixture, topic: &str, id: &str, header: &str, text: &str) -> Rec {
+    let mut log = Log::open(fixture, topic);
+    let is_it = |rec: &&Rec| {
+        let has_text = rec.header(header).is_some_and(|value| value.contains(text));
+        has_text && rec.header("x-delay-id").as_deref() == Some(id)
+    };
+    log.until("the record stands there", |seen| seen.iter().any(|rec| is_it(&rec)));
+    log.seen.iter().find(is_it).cloned().expect("it was seen")
+}
+
 /// The sealed create of a task, as it stands in the intake.
 #[track_caller]
 fn sealed(fixture: &Fixture, id: &str) -> Rec {
-    let mut log = Log::open(fixture, &fixture.names.intake());
-    let is_it = |rec: &&Rec| rec.header("x-delay-id").as_deref() == Some(id);
-    log.until("the create stands there", |seen| seen.iter().any(|rec| is_it(&rec)));
-    log.seen.iter().find(is_it).cloned().expect("it was seen")
+    about(fixture, &fixture.names.intake(), id, "x-delay-task", "")
+}
+
+/// The dispatch of a task, as it stands in `<ns>.tasks`.
+#[track_caller]
+fn dispatched(fixture: &Fixture, id: &str) -> Rec {
+    about(fixture, &fixture.names.tasks(), id, "x-delay-task", "")
+}
+
+/// What was said of a turn first, as it stands in `<ns>.results`.
+#[track_caller]
+fn result(fixture: &Fixture, id: &str, outcome: &str) -> Rec {
+    about(fixture, &fixture.names.results(), id, "x-delay-result", outcome)
 }
 
 /// The codes of all dead letters so far, of records with this value.
@@ -78,13 +117,7 @@ fn who_may_write_to_topics_cannot_make_alter_repeat_or_cancel_a_task() {
     }
     producer.send_one(&intake, &unsealed);
     // A specification that is not the one of the state.
-    let mut other = copy(&of_pending);
-    for (name, value) in &mut other.headers {
-        if name == "x-delay-task" {
-            *value = Some(spec.replace("pending", "forged").into_bytes());
-        }
-    }
-    producer.send_one(&intake, &other);
+    producer.send_one(&intake, &reworded(&of_pending, "x-delay-task", "pending", "forged"));
 
     let seen = api.end_of(&pending);
     assert_eq!((&seen["task_status"], &seen["turn"]), (&json!("finished"), &json!(1)), "{seen}");
@@ -113,6 +146,101 @@ fn who_may_write_to_topics_cannot_make_alter_repeat_or_cancel_a_task() {
     process.stop_well();
 }
 
+const STARTED: &str = r#""outcome":"started""#;
+const FAILED: &str = r#""outcome":"failed""#;
+const FINISHED: &str = r#""outcome":"finished""#;
+
+#[test]
+fn results_and_dispatches_that_were_altered_or_moved_are_dead_letters_and_end_no_task() {
+    let fixture = fixture("tasks-results");
+    let (mut a, mut b) = (
+        launch(&fixture, "a", "lanes,worker,api").start(),
+        launch(&fixture, "b", "worker").start(),
+    );
+    share(&[&a, &b]);
+    let (api, stub) = (Api::of(&a), Endpoint::start());
+    // Another namespace has tasks of the same ids, which finish at once.
+    let other = super::fixture("tasks-results-other");
+    let (mut of_other, fine) = (launch(&other, "a", "lanes,worker,api").start(), Endpoint::start());
+
+    let ask = |api: &Api, stub: &Endpoint, request: &str, target: &str| {
+        let more = json!({
+            "request_id": request, "body": "as it was submitted", "timeout": "30s",
+            "retry": {"count": 3, "interval": 8},
+        });
+        api.create(&with(task("shop", stub, target, "0s"), more))
+    };
+    // One waits for its second call, and the first call of the other is open.
+    let waits = ask(&api, &stub, "waits", "/fail?n=1");
+    let open = ask(&api, &stub, "open", "/slow?ms=8000");
+    let theirs = [&waits, &open].map(|id| {
+        let request = if *id == waits { "waits" } else { "open" };
+        assert_eq!(ask(&Api::of(&of_other), &fine, request, "/ok"), *id);
+        (dispatched(&other, id), result(&other, id, FINISHED))
+    });
+    let failed = result(&fixture, &waits, FAILED);
+    let started = result(&fixture, &open, STARTED);
+    let (of_waits, of_open) = (dispatched(&fixture, &waits), dispatched(&fixture, &open));
+
+    let (results, tasks) = (fixture.names.results(), fixture.names.tasks());
+    let plain = |of: &Rec| out("").header("x-delay-id", &open).at(of.partition);
+    // Each with the code of its dead letter, if it is one.
+    let mut forged: Vec<(&str, Out, Option<&str>)> = vec![
+        (&results, reworded(&started, "x-delay-result", "started", "finished"), Some("bad_state")),
+        (&results, reworded(&failed, "x-delay-result", "failed", "finished"), Some("bad_state")),
+        (&results, moved(&started, 1), Some("bad_task")),
+        (&results, altered(&failed), Some("bad_task")),
+        (&results, copy(&failed), None),
+        (&results, copy(&of_open), Some("bad_task")),
+        (
+            &results,
+            plain(&started).header("x-delay-result", format!("{{{FINISHED}}}")),
+            Some("task_forbidden"),
+        ),
+        // The worker that has the turn knows it, and any other one that it was not for it.
+        (&tasks, altered(&of_open), Some("bad_task")),
+        (&tasks, Out { value: altered(&of_open).value, ..moved(&of_open, 2) }, Some("bad_task")),
+        (&tasks, altered(&of_waits), Some("bad_task")),
+        (&tasks, reworded(&of_waits, "x-delay-task", "/fail", "/forged"), Some("bad_state")),
+        (&tasks, copy(&failed), Some("bad_task")),
+        (&tasks, plain(&of_open).header("x-delay-action", "cancel"), Some("bad_task")),
+    ];
+    for (dispatch, result) in &theirs {
+        forged.push((&tasks, copy(dispatch), Some("bad_state")));
+        forged.push((&results, copy(result), Some("bad_state")));
+    }
+    let producer = fixture.producer();
+    for (topic, record, _) in &forged {
+        producer.send_one(topic, record);
+    }
+    let mut want: Vec<_> = forged.iter().filter_map(|(_, _, code)| *code).collect();
+    want.sort_unstable();
+    let codes = || {
+        let mut all = [dead(&fixture, &waits), dead(&fixture, &open)].concat();
+        all.sort_unstable();
+        all
+    };
+    eventually("they are dead letters", || {
+        let codes = codes();
+        if codes.len() >= want.len() { Ok(()) } else { Err(format!("{codes:?}")) }
+    });
+    let status = [&waits, &open].map(|id| api.task(id)["task_status"].clone());
+    assert_eq!(status, [json!("delay"), json!("running")], "as if nothing had come");
+
+    let ends = [&waits, &open].map(|id| api.end_of(id));
+    let told = ends.each_ref().map(|end| (&end["task_status"], &end["attempts_total"]));
+    let finished = json!("finished");
+    assert_eq!(told, [(&finished, &json!(2)), (&finished, &json!(1))], "{ends:?}");
+    let calls = [&waits, &open].map(|id| turns(&stub.calls_of(id)));
+    assert_eq!(calls, [vec![1, 2], vec![1]]);
+    assert_eq!((stub.begun(), fine.begun()), (3, 2), "nothing else was called");
+    assert!(stub.calls().iter().all(|call| call.body == 19), "{:?}", stub.calls());
+    assert_eq!(codes(), want);
+    of_other.stop_well();
+    b.stop_well();
+    a.stop_well();
+}
+
 /// Its record is gone before a lane has seen it, and stands there again with another value.
 #[test]
 fn a_body_that_was_not_submitted_is_never_sent() {
@@ -124,7 +252,7 @@ fn a_body_that_was_not_submitted_is_never_sent() {
     // Every lane has a position once it has done something.
     let warm = Endpoint::start();
     let one = || task("warm", &warm, "/ok", "0s");
-    let count = 8 * usize::from(super::LANES);
+    let count = 8 * usize::from(LANES);
     api.create_all((0..count).map(|_| one()).collect());
     api.wait_for(PATIENCE, "warm", "finished", count);
     lanes.stop_well();

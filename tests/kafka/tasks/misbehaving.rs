@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Api, fixture, launch, launch_for, task, turns, with};
-use crate::support::{Endpoint, Log};
+use crate::support::{Endpoint, Fixture, Log};
 
 /// How a task ends.
 struct End {
@@ -84,6 +84,37 @@ fn a_task_of_a_service_that_misbehaves_ends_as_the_page_about_callbacks_says() {
     let codes: Vec<_> = letters.iter().map(|rec| rec.header("x-delay-error-code")).collect();
     assert!(codes.iter().all(|code| code.as_deref() == Some("task_failed")), "{codes:?}");
     assert_eq!(codes.len(), failed);
+    process.stop_well();
+}
+
+/// Tasks that are due at one moment for a service that is busy.
+const BURST: usize = 20;
+
+#[test]
+fn a_burst_that_is_answered_429_comes_again_when_the_service_has_said_and_costs_one_attempt_each() {
+    // One partition, so that all are behind one breaker, which so many in a row open.
+    let fixture = Fixture::with("tasks-busy", |request| request.lanes = Some(1));
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    // Of one more attempt nothing would be left.
+    let retry = json!({"retry": {"count": 1, "interval": 1}});
+    let one = with(task("shop", &stub, "/later?n=1&after=2", "1s"), retry);
+    let ids = api.create_all(vec![one; BURST]);
+    let ended = api.wait_for(Duration::from_secs(30), "shop", "finished", BURST);
+    for task in &ended {
+        let told = ["attempts_total", "failures"].map(|of| task[of].clone());
+        assert_eq!(told, [json!(2), json!(1)], "the 429 is an attempt, and nothing else: {task}");
+    }
+    let mut waited = Vec::new();
+    for id in &ids {
+        let calls = stub.calls_of(id);
+        assert_eq!(calls.len(), 2, "{calls:?}");
+        waited.push(calls[1].began - calls[0].ended.expect("it has ended"));
+    }
+    waited.sort_unstable();
+    let turns = ended.iter().filter(|task| task["turn"] != 2).count();
+    println!("called again after {waited:?} ms; the breaker sent {turns} back");
+    assert!(waited[0] >= 2_000, "Retry-After is kept: {waited:?}");
     process.stop_well();
 }
 

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Api, LANES};
+use super::{Api, LANES, with};
 use crate::support::{
     Fixture, Log, Mode, Out, Rec, assert_each_once, eventually_within, in_both_modes, now_ms, out,
     patience, waterclock, whole,
@@ -15,6 +15,9 @@ in_both_modes!(
     what_is_due_for_a_paused_target_waits_and_comes_once_and_in_order_after_the_end,
     what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end,
 );
+
+/// Tasks of a project that is paused, and of one that is not.
+const OF_PROJECT: usize = 60;
 
 const PROJECT: &str = "shop";
 const RECORDS: usize = 120;
@@ -150,6 +153,54 @@ fn what_is_due_for_a_paused_target_waits_and_comes_once_and_in_order_after_the_e
     if has_tasks {
         api.wait_for(Duration::from_secs(10), PROJECT, "finished", 2 * tasks.len());
     }
+    process.stop_well();
+}
+
+#[test]
+fn kafka_tasks_of_a_paused_project_are_delivered_once_after_the_end_and_cancelled_ones_never() {
+    let fixture = fixture("tasks-paused-kafka", Mode::ExactlyOnce);
+    let (paused, other) = (fixture.timed_target("paused", 2), fixture.timed_target("other", 2));
+    let mut process = fixture.start(Mode::ExactlyOnce);
+    let api = Api::of(&process);
+    let act = |action: &str| {
+        let (status, told) =
+            api.answered("POST", &format!("/v1/projects/{PROJECT}:{action}"), None);
+        assert_eq!(status, 200, "{told}");
+    };
+    act("pause");
+    // It is in force within two seconds.
+    let due = now_ms() + 3_000;
+    let of = |to: &str, project: &str| -> Vec<Value> {
+        let one = |n| with(task(n, to, due + n as u64), json!({ "project": project }));
+        (0..OF_PROJECT).map(one).collect()
+    };
+    let ids = api.create_all(of(&paused, PROJECT));
+    api.create_all(of(&other, "other"));
+    let within = Duration::from_secs(20);
+    api.wait_for(within, "other", "finished", OF_PROJECT);
+    let waiting = api.wait_for(within, PROJECT, "ready", OF_PROJECT);
+    let waits_for: BTreeSet<_> = waiting.iter().map(|of| of["waits_for"].as_str()).collect();
+    assert_eq!(waits_for, BTreeSet::from([Some("paused")]));
+    for id in ids.iter().step_by(3) {
+        assert_eq!(api.cancel(id), "cancelled");
+    }
+    // Some of them come up and wait again.
+    std::thread::sleep(Duration::from_secs(5));
+    assert_eq!(whole(&fixture, &paused), [], "the project is paused");
+    let ended = now_ms();
+    act("resume");
+    let is_left = |n: &usize| !n.is_multiple_of(3);
+    let left: Vec<usize> = (0..OF_PROJECT).filter(is_left).collect();
+    api.wait_for(within, PROJECT, "finished", left.len());
+    println!("all were delivered {} ms after the end of the pause", now_ms() - ended);
+    let cancelled = api.wait_for(within, PROJECT, "cancelled", OF_PROJECT - left.len());
+    assert!(cancelled.iter().all(|task| task["attempts_total"] == 0), "{cancelled:?}");
+    let seen = whole(&fixture, &paused);
+    assert!(seen.iter().all(|rec| rec.at >= ended), "before the end at {ended}: {seen:?}");
+    assert_each_once(left.iter().map(usize::to_string), &seen);
+    let all = (0..OF_PROJECT).map(|n| n.to_string());
+    assert_each_once(all, &whole(&fixture, &other));
+    assert_eq!(whole(&fixture, &fixture.names.dead()), []);
     process.stop_well();
 }
 

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use super::super::header::{Code, Refusal};
 use super::super::messages::{Action, ChangeReason, Destination, HeaderRewrite, Outcome, Produce};
 use super::super::sealed;
-use super::super::state::TaskState;
-use super::super::task::registry::Registry;
+use super::super::state::{Dispatched, TaskState};
+use super::super::task::registry::{HISTORY_MIN, Registry};
 use super::super::task::result::{Outcome as CallOutcome, TaskResult};
 use super::super::task::retry::Retry;
 use super::super::task::spec::{self, Spec};
@@ -28,7 +28,7 @@ use super::super::work::Turn;
 use super::builder::BatchBuilder;
 use super::hops::{PUT_OFF_MAX, last_for_overdue};
 use super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
-use super::past::Waiting;
+use super::past::{CLOCKS_APART, Waiting};
 use super::tasks::decide::{IN_DOUBT_MAX, Next, Policy, decide};
 use super::tasks::{Permit, PutOff};
 use super::writes::PendingWrite;
@@ -167,13 +167,19 @@ impl LaneEngine {
         if entry.turn() != Some(0) {
             return self.stale(&entry);
         }
-        // It has ended, and somebody who may write to a tier has copied it; or the index has lost it.
+        // It has ended, and somebody who may write to a tier has copied it; or what `<ns>.timers` said of it was deleted.
         match self.timers.past.recalled((entry.source.lane, timer_id)) {
             None => return self.wait_for_past(now, entry, timer_id),
             Some(Some(ended)) if !ended.version.is_before(entry.version()) => {
                 return self.stale(&entry);
             }
             Some(_) => {}
+        }
+        if entry.due + HISTORY_MIN < now {
+            // That it has ended may be forgotten since then.
+            let detail =
+                format!("nothing is known of this task, and it was due at {} ms", entry.due.0);
+            return self.refuse(now, *entry, refusal(Code::BadTask, detail));
         }
         match self.begin_task(now, &mut entry, timer_id, None) {
             Ok(()) => self.route(now, entry),
@@ -342,7 +348,8 @@ impl LaneEngine {
             trigger: task.trigger,
             digest: task.digest,
         };
-        let made = read::seal_dispatch(&self.setup, &entry, state).and_then(|sealed| {
+        let to = Dispatched { partition: Lane(held.partition.0), at: now };
+        let made = read::seal_dispatch(&self.setup, &entry, to, state).and_then(|sealed| {
             let directive = super::header::read(entry.record.headers())?;
             let stage =
                 StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
@@ -456,11 +463,15 @@ impl LaneEngine {
         let Some(before) = before.filter(|of| is_live && entry.turn() == Some(of.turn)) else {
             return self.stale(&entry);
         };
+        let has_body = result.outcome.carries_payload() && !result.letter;
+        let digest = entry.task.as_ref().filter(|_| has_body).map(|task| task.digest);
+        let altered = digest.and_then(|of| read::is_as_submitted(&entry.record, &of).err());
         let Some(held) = before.held else {
             // It was decided, and is read again: it has the body of the turn that follows.
-            return match result.outcome.carries_payload() && !result.letter {
-                true => self.copy(now, entry, timer_id),
-                false => self.stale(&entry),
+            return match altered {
+                Some(refusal) => self.refuse(now, *entry, refusal),
+                None if has_body => self.copy(now, entry, timer_id),
+                None => self.stale(&entry),
             };
         };
         let registry = Arc::clone(self.timers.tasks.registry());
@@ -475,7 +486,11 @@ impl LaneEngine {
         };
         let policy = Policy { retry, poll, luck: luck(timer_id, before.turn) };
         let appended = entry.appended;
-        let (next, is_attempt) = decide(before, &result, policy, appended);
+        let (next, is_attempt) = match &altered {
+            // Its body is lost: no turn can follow.
+            Some(refusal) => (Next::Failed(before.ended(), refusal.code), false),
+            None => decide(before, &result, policy, appended),
+        };
         let scope = entry.task.as_ref().and_then(|task| task.scope.clone());
         if let Some(scope) = scope.as_ref().filter(|_| !matches!(next, Next::Running(_))) {
             match result.outcome {
@@ -526,7 +541,8 @@ impl LaneEngine {
             Next::Failed(after, code) => {
                 // What its letter says of it.
                 self.timers.set_progress(lane, timer_id, after);
-                let refusal = Refusal::new(code, failure(&result, after));
+                let refusal =
+                    altered.unwrap_or_else(|| Refusal::new(code, failure(&result, after)));
                 self.refuse(now, *entry, refusal);
             }
         }
@@ -606,6 +622,12 @@ impl LaneEngine {
             return self.finish(&cancel, answer);
         };
         let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        let was_called = progress.turn > 0 || progress.begun;
+        if was_called && live.version.first_appended > cancel.due + CLOCKS_APART {
+            // It was asked for before the task was retried by hand: somebody has written it once more.
+            let answer = answer(&cancel, Outcome::Absent);
+            return self.finish(&cancel, answer);
+        }
         match progress.held {
             Some(held) if !progress.cancelling => {
                 let after = Progress { cancelling: true, ..progress };

@@ -1,6 +1,9 @@
 use super::*;
 use crate::Offset;
 
+/// Where a dispatch stands, and when it was appended there.
+const AT: (Lane, UnixMillis) = (Lane(4), UnixMillis(8_020));
+
 fn key() -> StateKey {
     StateKey::new([7; 32])
 }
@@ -17,7 +20,8 @@ fn dispatched(record: &Record, turn: u32) -> Record {
     let order = SubmissionOrder { appended: UnixMillis(5_050), offset: Offset(42) };
     let task = Some(TaskState { turn, attempt: 2, round: 3, ..task });
     let first_appended = UnixMillis(5_050);
-    let state = State { kind: Kind::Work, first_appended, order, task, ..state };
+    let intake = Dispatched { partition: AT.0, at: UnixMillis(8_000) }.to_word();
+    let state = State { kind: Kind::Work, first_appended, order, task, intake, ..state };
     let sealed = state.seal(&key(), &directive.bound(record.key()));
     let kept = record.headers().filter(|(name, _)| *name != header::STATE.as_bytes());
     let ours = [(header::STATE.as_bytes(), Some(sealed.as_ref()))];
@@ -48,7 +52,7 @@ fn headers(record: &Record) -> Vec<String> {
 fn a_task_goes_to_a_worker_and_its_result_comes_back_as_it_was_sealed() {
     let id = TaskId::of_request("shop", "o-17", None).expect("sound");
     let record = dispatched(&submitted(), 4);
-    let Ok(Work::Task(task)) = read_work(&key(), 6, record) else { panic!("a task") };
+    let Ok(Work::Task(task)) = read_work(&key(), 6, AT, record) else { panic!("a task") };
     assert_eq!(task.turn.name, TimerId::task(&id));
     assert_eq!(task.turn.turn, 4);
     assert_eq!(task.lane, id.lane_of(6));
@@ -58,6 +62,7 @@ fn a_task_goes_to_a_worker_and_its_result_comes_back_as_it_was_sealed() {
         (UnixMillis(9_000), 2, 3)
     );
     assert_eq!(task.sealed.digest, digest(&task.record), "what a user gave is as it was");
+    assert_eq!((task.sealed.dispatched, task.sealed.appended), (UnixMillis(8_000), AT.1));
 
     let failed =
         Said::Ended(Box::new(TaskResult { status: Some(503), ..TaskResult::new(Outcome::Failed) }));
@@ -94,14 +99,14 @@ fn a_cancel_is_about_its_turn() {
     let version = Version { first_appended: UnixMillis(5_050), offset: Offset(42) };
     let turn = Turn { name: TimerId::task(&id), version, turn: 4 };
     let note = cancel_note(&key(), turn, id.as_str().as_bytes());
-    assert!(matches!(read_work(&key(), 6, note), Ok(Work::Cancel(of)) if of == turn));
+    assert!(matches!(read_work(&key(), 6, AT, note), Ok(Work::Cancel(of)) if of == turn));
 }
 
 #[test]
 fn what_is_not_sealed_for_the_topic_is_refused() {
     let id = TaskId::of_request("shop", "o-17", None).expect("sound");
     let work = dispatched(&submitted(), 1);
-    let Ok(Work::Task(task)) = read_work(&key(), 6, work.clone()) else { panic!("a task") };
+    let Ok(Work::Task(task)) = read_work(&key(), 6, AT, work.clone()) else { panic!("a task") };
     let with = |name: &'static str, value: &'static [u8]| {
         let headers = work.headers().map(move |(found, old)| {
             (found, if found == name.as_bytes() { Some(value) } else { old })
@@ -120,6 +125,11 @@ fn what_is_not_sealed_for_the_topic_is_refused() {
         ("another namespace", cancel(&of_another_key, UnixMillis(0), &id)),
     ];
     for (why, record) in cases {
-        assert!(read_work(&key(), 6, record).is_err(), "{why}");
+        assert!(read_work(&key(), 6, AT, record).is_err(), "{why}");
     }
+    let elsewhere = read_work(&key(), 6, (Lane(3), AT.1), work).map_err(|(_, refusal)| refusal);
+    assert_eq!(
+        elsewhere.expect_err("another partition").detail,
+        "it was dispatched to partition 4"
+    );
 }

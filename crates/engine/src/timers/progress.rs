@@ -68,6 +68,11 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// With its turn over.
+    pub(crate) fn ended(self) -> Self {
+        Self { held: None, open: false, breaker: false, ..self }
+    }
+
     pub(super) fn put(&self, bytes: &mut Vec<u8>) {
         for number in [self.turn, self.attempts, self.failures, self.rounds] {
             bytes.extend(number.to_be_bytes());

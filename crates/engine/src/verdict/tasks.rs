@@ -9,7 +9,9 @@ use std::sync::Arc;
 use super::super::header::{self, Code, Directive, Refusal, TimerAction};
 use super::super::sealed::{self, SUBMIT_MAX, bad_task};
 use super::super::setup::Setup;
-use super::super::state::{Bound, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag};
+use super::super::state::{
+    Bound, Dispatched, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag,
+};
 use super::super::task::digest;
 use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
@@ -116,7 +118,8 @@ fn parts(
     };
     if directive.action == TimerAction::Cancel && kind == Kind::Submit {
         entry.origin = Origin::Cancel(None);
-        entry.due = appended;
+        // When it was asked for.
+        entry.due = state.first_appended;
         return Ok((entry, Said::Cancel));
     }
     // A task that was retried by hand has that action in all topics.
@@ -151,12 +154,8 @@ fn parts(
         }
         _ => Said::Copy,
     };
-    let has_body = match &said {
-        Said::Result(of) => of.1.outcome.carries_payload() && !of.1.letter,
-        // Of a create it is asked once it is known that there is no such task.
-        _ => kind != Kind::Submit,
-    };
-    if has_body {
+    // Of a create it is asked once it is known that there is no such task, and of a result once it is known that it counts.
+    if !matches!(kind, Kind::Submit | Kind::Result) {
         is_as_submitted(record, &task.digest)?;
     }
     Ok((entry, said))
@@ -304,7 +303,12 @@ pub(super) fn seal(
     bound: Bound<'_>,
     task: TaskState,
 ) -> Sealed {
-    let state = State {
+    // What a worker said stays behind.
+    state_of(entry, kind, task).seal(&setup.key, &Bound { result: None, ..bound })
+}
+
+fn state_of(entry: &PendingRecord, kind: Kind, task: TaskState) -> State<'static> {
+    State {
         kind,
         due: entry.due,
         first_appended: entry.first_appended,
@@ -315,9 +319,7 @@ pub(super) fn seal(
         target: None,
         hops: entry.hops.saturating_add(1),
         task: Some(task),
-    };
-    // What a worker said stays behind.
-    state.seal(&setup.key, &Bound { result: None, ..bound })
+    }
 }
 
 /// Seals a dispatch of a task.
@@ -327,9 +329,12 @@ pub(super) fn seal(
 pub(crate) fn seal_dispatch(
     setup: &Setup,
     entry: &PendingRecord,
+    to: Dispatched,
     task: TaskState,
 ) -> Result<Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
-    let bound = directive.bound(entry.record.key());
-    Ok(seal(setup, entry, Kind::Work, bound, task))
+    // What a worker said stays behind.
+    let bound = Bound { result: None, ..directive.bound(entry.record.key()) };
+    let state = State { intake: to.to_word(), ..state_of(entry, Kind::Work, task) };
+    Ok(state.seal(&setup.key, &bound))
 }

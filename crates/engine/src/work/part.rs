@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use super::WorkEvent;
+use super::recent::Recent;
 use crate::Offset;
 use crate::window::{Began, Window, WindowError};
 
@@ -72,6 +73,8 @@ pub(super) struct Part {
     pub(super) ended: usize,
     /// Its last committed position says that nothing has begun.
     is_clean: bool,
+    /// What was read from it lately.
+    pub(super) recent: Recent,
 }
 
 impl Part {
@@ -108,6 +111,7 @@ impl Part {
             open: 0,
             ended: 0,
             is_clean: false,
+            recent: Recent::default(),
         };
         (part, gone)
     }

@@ -655,7 +655,7 @@ fn reading_stops_where_nothing_can_go_back_and_goes_on_when_there_is_room() {
 #[test]
 fn what_nobody_of_waterclock_wrote_becomes_a_dead_letter() {
     let mut bench = Bench::ready();
-    let refusal = Refusal::new(crate::header::Code::BadState, "x-delay-state is missing");
+    let refusal = Refusal::new(Code::BadState, "x-delay-state is missing");
     let record = Box::new(Record::empty());
     bench.step(WorkEvent::Foreign { partition: P, offset: Offset(0), record, refusal });
     bench.after(5);

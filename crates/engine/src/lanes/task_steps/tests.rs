@@ -558,8 +558,130 @@ fn a_body_that_was_changed_on_its_way_is_seen() {
     let sealed = world.sealed(&id, 0, &spec(""), None);
     let changed = Record::new(None, Some(b"another body"), sealed.headers());
     assert_ne!(crate::task::digest(&sealed), crate::task::digest(&changed));
-    let refused = sealed::read_work(&world.setup.key, world::LANES, changed);
+    let at = (Lane(0), BEGAN);
+    let refused = sealed::read_work(&world.setup.key, world::LANES, at, changed);
     assert!(refused.is_err(), "a submission is no dispatch");
+}
+
+#[test]
+fn a_dispatch_that_is_written_again_is_not_called_again() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let id = world.create(1, 1_000, "");
+    world.after(2_000);
+    let first = world.dispatched_to();
+    let other = Lane((first.0 + 1) % world::LANES);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    // At once, when the worker has surely forgotten it, and where another worker would call it.
+    world.dispatch_again(first);
+    world.dispatch_again(other);
+    world.after(60_000);
+    world.dispatch_again(first);
+    world.after(60_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    let codes: Vec<Code> = world.dead.iter().map(|(_, code, _)| *code).collect();
+    assert_eq!(codes, [Code::BadTask, Code::BadTask], "the third is stale for its lane");
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn no_copy_of_a_dispatch_makes_a_cancel_untrue() {
+    let mut world = World::new(|_, _| (5, failed(503)));
+    let id = world.create(1, 1_000, r#","retry":{"count":3,"interval":40}"#);
+    world.after(2_000);
+    let (first, began) = (world.dispatched_to(), world.calls_of(&id).len());
+    let cancel = world.cancel(&id);
+    world.after(100);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Cancelled));
+    for wait in [1_000, 60_000] {
+        for partition in (0..world::LANES).map(Lane) {
+            world.dispatch_again(partition);
+        }
+        world.after(wait);
+    }
+    world.dispatch_again(first);
+    world.after(60_000);
+    assert_eq!((world.calls_of(&id).len(), began), (1, 1));
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+}
+
+#[test]
+fn a_copy_of_a_dispatch_that_is_open_or_waits_for_long_changes_nothing() {
+    let mut world = World::new(|_, _| (100_000, finished()));
+    world.set_registry("project/shop", r#"{"concurrency":1}"#);
+    let open = world.create(1, 1_000, "");
+    world.after(2_000);
+    let waits = world.create(2, 1_000, "");
+    world.after(2_000);
+    assert_eq!(world.calls.len(), 1, "one at a time");
+    assert_eq!(world.dispatched().count(), 2, "both are at the worker");
+    // The worker remembers neither as one that was read lately.
+    world.after(40_000);
+    world.dispatch_all_again();
+    world.after(1_000);
+    let cancel = world.cancel(&waits);
+    world.after(20_000);
+    assert_eq!(world.timer(&open).and_then(|timer| timer.task).map(|task| task.turn), Some(1));
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Underway));
+    assert_eq!(world.state(&waits), Some(TimerState::Cancelled));
+    world.after(200_000);
+    assert_eq!(world.state(&open), Some(TimerState::Delivered));
+    assert_eq!((world.calls_of(&open).len(), world.calls_of(&waits).len()), (1, 0));
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn a_dispatch_of_an_older_program_is_called_and_no_copy_of_it() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.dispatches_as_before = true;
+    let id = world.create(1, 1_000, "");
+    world.after(5_000);
+    let first = world.dispatched_to();
+    assert_eq!(world.calls_of(&id).len(), 1);
+    for _ in 0..2 {
+        world.after(40_000);
+        (0..world::LANES).for_each(|at| world.dispatch_again(Lane(at)));
+        world.dispatch_again(first);
+        world.after(5_000);
+    }
+    assert_eq!(world.calls_of(&id).len(), 1);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn a_dispatch_whose_body_is_another_ends_its_task_without_a_call() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let id = world.create(1, 1_000, r#","retry":{"count":3,"interval":1}"#);
+    world.kill_worker();
+    world.after(2_000);
+    world.alter_dispatched();
+    world.start_worker();
+    world.after(5_000);
+    assert!(world.calls.is_empty());
+    assert_eq!(world.state(&id), Some(TimerState::Dead));
+    let letters: Vec<_> =
+        world.dead.iter().map(|(_, code, value)| (*code, value.as_deref())).collect();
+    assert_eq!(letters, [(Code::BadTask, Some(&b"another body"[..]))]);
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn a_copy_from_a_tier_is_no_task_once_its_history_is_over() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"history":"1h"}"#);
+    let id = world.create(1, 60_000, "");
+    world.after(70_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    world.after(3 * 3_600_000);
+    assert_eq!(world.state(&id), None, "its history is over");
+    assert!(world.copy_tiers() > 0, "it was in a tier");
+    world.after(120_000);
+    assert_eq!(world.calls_of(&id).len(), 1);
+    let is_dead = |(detail, code, _): &(String, Code, _)| {
+        *code == Code::BadTask && detail.contains("nothing is known")
+    };
+    assert!(!world.dead.is_empty() && world.dead.iter().all(is_dead), "{:?}", world.dead);
 }
 
 /// Luck that a seed decides.

@@ -46,7 +46,7 @@ pub(crate) fn decide(
     policy: Policy<'_>,
     appended: UnixMillis,
 ) -> (Next, bool) {
-    let ended = Progress { held: None, open: false, breaker: false, ..progress };
+    let ended = progress.ended();
     let begun = Progress { begun: true, ..ended };
     let known = Progress { interruptions: 0, ..begun };
     let attempt = Progress { attempts: progress.attempts.saturating_add(1), ..known };

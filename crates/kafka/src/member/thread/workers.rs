@@ -243,10 +243,11 @@ impl Role for Workers<'_> {
     }
 
     fn read(&mut self, member: &mut Member<'_>, polled: Polled) {
-        let Polled { source, offset, record, .. } = polled;
+        let Polled { source, offset, appended, record, .. } = polled;
         self.read.insert(source, offset.next());
         let partition = source.lane;
-        let event = match read_work(&self.parts.setup.key, self.parts.setup.lanes, record) {
+        let setup = &self.parts.setup;
+        let event = match read_work(&setup.key, setup.lanes, (partition, appended), record) {
             Ok(Work::Task(task)) => {
                 self.parts.figures.read();
                 WorkEvent::Task { partition, offset, task: Arc::from(task) }

@@ -78,21 +78,21 @@ pub(crate) struct Killed {
     pub(super) again_ms: [f64; 2],
 }
 
-/// Resident memory with nothing pending, with tasks, and with as many timers besides.
+/// Resident memory with so many tasks, with as many timers besides, and with as many tasks more.
 #[derive(Debug, Serialize)]
 pub(crate) struct Memory {
     pub(super) pending: u64,
-    pub(super) empty_bytes: Option<u64>,
+    pub(super) first_bytes: Option<u64>,
+    pub(super) timers_bytes: Option<u64>,
     pub(super) tasks_bytes: Option<u64>,
-    pub(super) both_bytes: Option<u64>,
 }
 
 impl Memory {
     /// Bytes of one task and of one timer.
     fn each(&self) -> Option<(f64, f64)> {
-        let (empty, tasks, both) = (self.empty_bytes?, self.tasks_bytes?, self.both_bytes?);
+        let (first, timers, tasks) = (self.first_bytes?, self.timers_bytes?, self.tasks_bytes?);
         let each = |more: u64, less: u64| (more as f64 - less as f64) / self.pending.max(1) as f64;
-        Some((each(tasks, empty), each(both, tasks)))
+        Some((each(tasks, timers), each(timers, first)))
     }
 }
 
@@ -199,9 +199,9 @@ mod tests {
     fn memory_is_that_of_one_more() {
         let mut memory = Memory {
             pending: 1_000,
-            empty_bytes: Some(50_000),
-            tasks_bytes: Some(450_000),
-            both_bytes: Some(750_000),
+            first_bytes: Some(50_000),
+            timers_bytes: Some(350_000),
+            tasks_bytes: Some(750_000),
         };
         let (task, timer) = memory.each().unwrap();
         assert!((task - 400.0).abs() < 1e-9 && (timer - 300.0).abs() < 1e-9, "{task} {timer}");

@@ -251,6 +251,27 @@ fn a_retry_with_another_body_or_a_forged_seal_is_none() {
 }
 
 #[test]
+fn a_cancel_from_before_a_retry_cancels_nothing_when_it_is_written_again() {
+    let mut world = World::new(|_, nth| (5, if nth == 0 { failed(500) } else { not_yet() }));
+    let id = world.create(1, 1_000, r#","poll":{"interval":"5s","rounds":100}"#);
+    world.after(5_000);
+    assert_eq!(world.state(&id), Some(TimerState::Dead));
+    let old = sealed::cancel(&world.setup.key, world.now, &id);
+    world.after(20_000);
+    world.retry(&id);
+    world.after(2_000);
+    let again = world.append_to_intake(&id, old);
+    world.after(20_000);
+    assert_eq!(outcome_of(&world, again), Some(Outcome::Absent));
+    assert_eq!(world.state(&id), Some(TimerState::Delay));
+    // One that is asked for now is another matter.
+    let cancel = world.cancel(&id);
+    world.after(10_000);
+    assert_eq!(outcome_of(&world, cancel), Some(Outcome::Cancelled));
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+}
+
+#[test]
 fn an_end_is_remembered_for_as_long_as_its_project_says() {
     let mut world = World::new(|_, nth| (5, if nth == 0 { failed(500) } else { finished() }));
     world.set_registry("project/shop", r#"{"history":"2h"}"#);

@@ -13,7 +13,7 @@ use crate::messages::{
 };
 use crate::sealed::{self, Submission, WantedCopy, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
-use crate::state::StateKey;
+use crate::state::{State, StateKey, intake_tag};
 use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::{Outcome, TaskResult};
@@ -79,6 +79,8 @@ pub(super) struct World {
     /// Records that are in a transaction that lands only if this many more have landed. For kills between two steps.
     pub(super) fails_in: Option<usize>,
     pub(super) hops: usize,
+    /// The lanes seal dispatches as they did before these said where and when they were written.
+    pub(super) dispatches_as_before: bool,
     /// Whether Kafka refuses a result, and how often it did.
     pub(super) refuses: fn(&Record) -> bool,
     pub(super) refused: usize,
@@ -145,6 +147,7 @@ impl World {
             calls: Vec::new(),
             fails_in: None,
             hops: 0,
+            dispatches_as_before: false,
             refuses: |_| false,
             refused: 0,
             setup,
@@ -388,6 +391,46 @@ impl World {
         count
     }
 
+    /// Appends the record of `<ns>.tasks` that was dispatched last to a partition once more, by somebody who may write there.
+    pub(super) fn dispatch_again(&mut self, partition: Lane) {
+        let last = self.tasks.iter().flatten().max_by_key(|(appended, _)| *appended);
+        let (_, record) = last.cloned().expect("something was dispatched");
+        self.tasks[usize::from(partition.0)].push((self.now, record));
+    }
+
+    /// Appends all records of `<ns>.tasks` to their partitions once more.
+    pub(super) fn dispatch_all_again(&mut self) {
+        for log in &mut self.tasks {
+            let copies: Vec<_> = log.iter().map(|(_, record)| (self.now, record.clone())).collect();
+            log.extend(copies);
+        }
+    }
+
+    /// Puts another body into what stands last in each partition of `<ns>.tasks`. No broker lets anybody do so; a broken disk may.
+    pub(super) fn alter_dispatched(&mut self) {
+        for (_, record) in self.tasks.iter_mut().filter_map(|log| log.last_mut()) {
+            *record = Record::new(record.key(), Some(b"another body"), record.headers());
+        }
+    }
+
+    /// The partition of `<ns>.tasks` in which something stands.
+    pub(super) fn dispatched_to(&self) -> Lane {
+        let at = self.tasks.iter().position(|log| !log.is_empty());
+        Lane(at.expect("something was dispatched") as u16)
+    }
+
+    /// A dispatch as it was sealed before these said where and when they were written.
+    fn as_before(&self, record: &Record) -> Record {
+        let directive = header::read(record.headers()).expect("ours");
+        let (key, bound) = (&self.setup.key, directive.bound(record.key()));
+        let state = State::open(directive.state.expect("sealed"), key, &bound).expect("sealed");
+        let sealed = State { intake: intake_tag(""), ..state }.seal(key, &bound);
+        let name = header::STATE.as_bytes();
+        let kept = record.headers().filter(|(found, _)| *found != name);
+        let state = [(name, Some(sealed.as_ref()))];
+        Record::new(record.key(), record.value(), kept.chain(state))
+    }
+
     /// Appends to `<ns>.results`, by somebody who may write there.
     pub(super) fn append_result(&mut self, lane: Lane, record: Record) {
         let topic = self.setup.topics.results().expect("in force");
@@ -505,6 +548,8 @@ impl World {
                 }
                 (Destination::Tasks, _) => {
                     let partition = send.partition.expect("one") as usize;
+                    let is_old = self.dispatches_as_before;
+                    let record = if is_old { self.as_before(&record) } else { record };
                     self.tasks[partition].push((self.now, record));
                 }
                 (Destination::Target(_), _) => {
@@ -590,7 +635,14 @@ impl World {
         let id = task.record.headers().find(|(name, _)| *name == header::ID.as_bytes());
         let id =
             String::from_utf8_lossy(id.and_then(|(_, id)| id).unwrap_or_default()).into_owned();
-        assert_eq!(task.sealed.digest, crate::task::digest(&task.record), "its body is another");
+        if task.sealed.digest != crate::task::digest(&task.record) {
+            // As the shell does.
+            let result = TaskResult {
+                error: Some("bad_task: its body is another".into()),
+                ..TaskResult::new(Outcome::Gone)
+            };
+            return self.open.push(Open { call, ends: self.now, result });
+        }
         assert!(self.now >= task.sealed.due, "it is called too early");
         let nth = self.calls.iter().filter(|call| call.id == id).count();
         let (takes, result) = (self.endpoint)(&id, nth);
@@ -624,11 +676,12 @@ impl World {
             let at = usize::from(partition.0);
             while self.work.is_some()
                 && !self.paused.contains(&partition)
-                && let Some((_, record)) = self.tasks[at].get(self.next_task[at])
+                && let Some((appended, record)) = self.tasks[at].get(self.next_task[at])
             {
+                let stood = (partition, *appended);
                 let offset = Offset(self.next_task[at] as i64);
                 self.next_task[at] += 1;
-                let event = match sealed::read_work(&self.setup.key, LANES, record.clone()) {
+                let event = match sealed::read_work(&self.setup.key, LANES, stood, record.clone()) {
                     Ok(Work::Task(task)) => {
                         WorkEvent::Task { partition, offset, task: Arc::new(*task) }
                     }
