@@ -167,6 +167,10 @@ pub enum Mutation {
     CallsExpired,
     /// Lanes do not read when a task expires.
     ForgetsExpiry,
+    /// A worker sends another body than was submitted.
+    CallsChanged,
+    /// A task that a worker holds has one credit, however large it is.
+    CountsNoBytes,
     /// Nobody hears of a rate.
     IgnoresRates,
     /// A turn that was put off counts as an attempt that failed.
@@ -261,6 +265,8 @@ impl Mutation {
             Self::RevivesCancelled,
             Self::CallsExpired,
             Self::ForgetsExpiry,
+            Self::CallsChanged,
+            Self::CountsNoBytes,
             Self::IgnoresRates,
             Self::BurnsPutOffs,
             Self::OpensMore,

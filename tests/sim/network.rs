@@ -154,6 +154,8 @@ pub enum Act {
     Plain(usize),
     /// What stands in a topic of waterclock's is written there once more, by somebody who may.
     Copy(u64),
+    /// Somebody writes what waterclock has not written there.
+    Foreign(u64),
     /// Projects and services are those of this version from now on.
     Publish(usize),
     /// What users see is looked at.

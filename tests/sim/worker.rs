@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use waterclock::engine::member::{Positions, TakeOver};
 use waterclock::engine::sealed::{self, Work};
+use waterclock::engine::task::digest;
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::work::{
@@ -167,8 +168,8 @@ impl World {
             Some(Mutation::CallsUnfresh) => Millis(NEVER),
             _ => Millis(WORKER_SESSION - 2 * SECOND),
         };
-        let limits =
-            WorkLimits { calls: 100, bytes: 1 << 20, fresh, commit_within: Millis(SECOND) };
+        let bytes = if self.plan.tasks.is_some_and(|of| of.large) { 8 << 20 } else { 1 << 20 };
+        let limits = WorkLimits { calls: 100, bytes, fresh, commit_within: Millis(SECOND) };
         let heard = Arc::clone(self.registry());
         let engine = WorkEngine::new(limits, self.plan.setup.lanes, Arc::clone(&heard));
         let life = self.workers[worker].life + 1;
@@ -354,8 +355,19 @@ impl World {
             return self.breach("model", format!("{:?} is no task", task.turn));
         };
         let now = self.work_now().broker;
+        // As the caller of workers does before each call.
+        let is_as_submitted = digest(&task.record) == task.sealed.digest
+            || self.mutation == Some(Mutation::CallsChanged);
+        if is_as_submitted && task.record.value() != Some(&*self.tasks.drafts[index].body) {
+            let what = format!("task {index} sends {} bytes of another", task.record.size());
+            self.breach("your bytes", what);
+        }
         let (takes, result, is_away, called) =
             match stop_of(&self.workers[worker].heard, &task.scope) {
+                _ if !is_as_submitted => {
+                    self.count("changed bodies at workers");
+                    (0, TaskResult::new(Outcome::Gone), false, None)
+                }
                 Some("deleted") => {
                     *self.tasks.refused.entry(index).or_default() += 1;
                     self.count("calls of nobody");
@@ -463,10 +475,11 @@ impl World {
                 self.worker(worker).cancelled.insert(turn);
                 WorkEvent::Cancel { partition, offset, turn }
             }
-            Err((_, refusal)) => {
+            Err((_, refusal)) if !self.tasks.foreign.contains(&(place, offset)) => {
                 self.breach("model", format!("{partition:?} {offset:?}: {refusal:?}"));
                 return false;
             }
+            Err((record, refusal)) => WorkEvent::Foreign { partition, offset, record, refusal },
         };
         self.work(worker, event);
         true

@@ -92,7 +92,7 @@ impl World {
         self.member(slot).flights.push_back(flight);
     }
 
-    pub(super) fn outgoing(&mut self, send: &Produce) -> Outgoing {
+    pub fn outgoing(&mut self, send: &Produce) -> Outgoing {
         let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
         send.headers(|name, value| headers.push((name.to_vec(), value.map(<[u8]>::to_vec))));
         let body = send.body();

@@ -61,6 +61,12 @@ impl World {
             {
                 Change::Timer(timers::Timer { code: Some(Code::TaskFailed), ..timer })
             }
+            Ok(Change::Timer(timer)) if self.mutation == Some(Mutation::CountsNoBytes) => {
+                let one = |held| timers::HeldBy { credits: 1, ..held };
+                let of =
+                    |task: timers::Progress| timers::Progress { held: task.held.map(one), ..task };
+                Change::Timer(timers::Timer { task: timer.task.map(of), ..timer })
+            }
             Ok(Change::CancelMark(mark)) if self.mutation == Some(Mutation::ForgetsUnmet) => {
                 Change::ForgottenCancelMark(mark.timer_id)
             }

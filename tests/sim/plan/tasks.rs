@@ -20,6 +20,10 @@ pub struct Tasks {
     pub count: usize,
     /// Records that are no tasks, and go to the same topics.
     pub plains: usize,
+    /// Records that somebody writes to topics of waterclock's.
+    pub foreigners: usize,
+    /// Bodies are large: credits go by their bytes.
+    pub large: bool,
     /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
     pub lanes_are_well: bool,
     /// Workers only come and go as they should: then no call is ever in doubt.
@@ -43,6 +47,8 @@ impl Plan {
             workers: chance.between(1, 3) as usize,
             count: chance.spread(5, 60) as usize,
             plains: chance.between(0, 10) as usize,
+            foreigners: *chance.pick(&[0, 0, 3, 20]),
+            large: chance.percent(8),
             lanes_are_well,
             workers_are_gentle,
             step_faults: if is_rough { *chance.pick(&[0, 2, 8]) } else { 0 },
@@ -88,7 +94,8 @@ impl Plan {
         setup.limits.tracking = Tracking::Full;
         setup.limits.history = Millis(DAY);
         // Tasks are larger than other records, and wait for each other.
-        setup.limits.memory_bytes = setup.limits.memory_bytes.max(256 << 10);
+        let least = if tasks.large { 8 << 20 } else { 256 << 10 };
+        setup.limits.memory_bytes = setup.limits.memory_bytes.max(least);
         plan
     }
 }

@@ -3,10 +3,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use waterclock::engine::header::Refusal as Refused;
 use waterclock::engine::member::Timing;
+use waterclock::engine::messages::{DeadLetter, Destination, HeaderRewrite, Produce};
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::work::{Entry, Said, WorkBatch, WorkEvent};
-use waterclock::engine::{BatchId, sealed};
+use waterclock::engine::{BatchId, Lane, Offset, Record, UnixMillis, sealed};
 
 use super::{Phase, WorkerEvent, WorkerReply, WorkerRequest};
 use crate::broker::{Place, Position, Refusal};
@@ -43,8 +45,13 @@ impl World {
         let name = format!("worker {worker}");
         let mut records = Vec::new();
         for entry in entries {
-            let Entry::Result(task, said, form) = entry else {
-                return self.breach("model", "a worker has read what nobody wrote".to_owned());
+            let (task, said, form) = match entry {
+                Entry::Result(task, said, form) => (task, said, form),
+                Entry::Dead { partition, offset, record, refusal } => {
+                    let letter = self.letter_of(partition, offset, *record, refusal);
+                    records.push(letter);
+                    continue;
+                }
             };
             if self.mutation == Some(Mutation::OffsetsWithoutResults) && self.chance.percent(20) {
                 continue;
@@ -83,7 +90,7 @@ impl World {
             let partition = i32::from(task.lane.0);
             records.push(Outgoing { topic, partition, record, timing: Timing::Any });
         }
-        let place = |(of, position): (waterclock::engine::Lane, _)| {
+        let place = |(of, position): (Lane, _)| {
             let waterclock::engine::work::Position { next, metadata } = position;
             (self.tasks_place(of.0), Position { next: next.0, metadata })
         };
@@ -94,6 +101,34 @@ impl World {
         if self.worker(worker).flight.replace(flight).is_some() {
             self.breach("contract", "a worker has two batches at once".to_owned());
         }
+    }
+
+    /// The dead letter of a record that waterclock has not written.
+    fn letter_of(
+        &mut self,
+        partition: Lane,
+        offset: Offset,
+        record: Record,
+        refusal: Refused,
+    ) -> Outgoing {
+        let letter = DeadLetter {
+            code: refusal.code,
+            detail: refusal.detail,
+            topic: self.plan.setup.topics.tasks(),
+            partition: i32::from(partition.0),
+            offset,
+            timestamp: self.broker.slowest_clock(self.at),
+            intake: "".into(),
+        };
+        let send = Produce {
+            to: Destination::Dead,
+            partition: Some(i32::from(partition.0)),
+            record,
+            rewrite: HeaderRewrite::Dead(Box::new(letter)),
+            due: UnixMillis(0),
+            expires: None,
+        };
+        self.outgoing(&send)
     }
 
     /// Takes the next step of the batch that is on its way, if there is one and none is being taken.
@@ -179,7 +214,7 @@ impl World {
         let Some(flight) = self.worker(worker).flight.take() else { return };
         if self.chance.percent(30) {
             for (place, position) in flight.positions {
-                self.broker.delete_records(place, waterclock::engine::Offset(position.next));
+                self.broker.delete_records(place, Offset(position.next));
             }
         }
         self.work(worker, WorkEvent::Committed(flight.id));

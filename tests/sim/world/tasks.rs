@@ -1,22 +1,22 @@
 //! Tasks: who asks for them, what endpoints answer, and what users see of them.
 
 mod draft;
+mod foreign;
 mod mutating;
 mod retry;
 mod settings;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use waterclock::engine::messages::{Answer, Outcome};
 use waterclock::engine::sealed::{self, Submission};
-use waterclock::engine::state::State;
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::TaskResult;
 use waterclock::engine::timers::{Change, Timer, TimerId, Version};
 use waterclock::engine::work::Scope;
-use waterclock::engine::{Offset, Record, UnixMillis, header};
+use waterclock::engine::{Offset, Record, UnixMillis};
 
 use super::World;
 use crate::broker::{EPOCH_MS, Place, Time};
@@ -73,6 +73,8 @@ pub struct Tasks {
     pub seen: BTreeMap<usize, Vec<(Time, Timer)>>,
     /// How far each lane's changelog was looked at.
     looked: BTreeMap<i32, Offset>,
+    /// Where records stand that waterclock has not written there.
+    pub foreign: BTreeSet<(Place, Offset)>,
     /// Retries by hand, in the order in which they were written.
     pub retries: Vec<Retry>,
     /// Of whose cancel users heard that it is done.
@@ -116,6 +118,11 @@ impl World {
             let at = self.chance.between(0, 5 * SECOND);
             self.push(at, Scheduled::StartWorker(worker));
         }
+        for _ in 0..plan.foreigners {
+            let at = self.chance.between(self.plan.submits.0, self.plan.heal_at);
+            let luck = self.chance.between(0, u64::MAX);
+            self.push(at, Scheduled::Task(Act::Foreign(luck)));
+        }
         if !plan.lanes_are_well {
             for _ in 0..self.chance.between(0, 20) {
                 let at = self.chance.between(self.plan.submits.0, self.plan.heal_at);
@@ -152,6 +159,7 @@ impl World {
             Act::Retry(index) => self.retry_by_hand(index),
             Act::Plain(index) => self.submit_plain(index),
             Act::Copy(luck) => self.copy_some(luck),
+            Act::Foreign(luck) => self.write_foreign(luck),
             Act::Publish(version) => self.publish(version),
             Act::Look => self.look_at_tasks(),
         }
@@ -162,14 +170,14 @@ impl World {
     }
 
     fn creation(&self, index: usize) -> Record {
-        let Draft { id, spec, due, expires, .. } = &self.tasks.drafts[index];
+        let Draft { id, spec, due, expires, body, .. } = &self.tasks.drafts[index];
         let submission = Submission {
             id,
             spec,
             due: UnixMillis(EPOCH_MS + due),
             expires: expires.map(|expires| UnixMillis(EPOCH_MS + expires)),
             key: None,
-            value: Some(id.as_str().as_bytes()),
+            value: Some(body),
             headers: &[],
         };
         sealed::submit(&self.plan.setup.key, self.api_now(), &submission)
@@ -198,42 +206,6 @@ impl World {
             self.breach("model", format!("record {index} is refused: {refusal:?}"));
         }
         self.stirred = true;
-    }
-
-    /// Writes what stands in a tier or among the results there once more.
-    fn copy_some(&mut self, luck: u64) {
-        let first = self.plan.setup.topics.intakes.len();
-        let mut all = Vec::new();
-        for topic in &self.lane_topics[first..] {
-            for (partition, log) in self.broker.topics[*topic].partitions.iter().enumerate() {
-                let place = Place { topic: *topic, partition: partition as i32 };
-                // Of a task that was never dispatched there is one copy: who may write another to a tier may have it called.
-                let was_dispatched = log.ledger().filter(|(_, entry)| {
-                    entry.record.as_ref().is_some_and(|record| self.turn_of(record) > Some(0))
-                });
-                all.extend(was_dispatched.map(|(offset, _)| (place, offset)));
-            }
-        }
-        if all.is_empty() {
-            return;
-        }
-        let (place, offset) = all[(luck % all.len() as u64) as usize];
-        let log = self.broker.partition(place);
-        let record = log.and_then(|log| log.read(offset)).and_then(|entry| entry.record.clone());
-        let Some(record) = record else { return };
-        self.count("sealed records copied");
-        if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
-            self.breach("model", format!("a copy is refused: {refusal:?}"));
-        }
-        self.stirred = true;
-    }
-
-    /// The turn of a task that a sealed record is of.
-    fn turn_of(&self, record: &Record) -> Option<u32> {
-        let directive = header::read(record.headers()).ok()?;
-        let bound = directive.bound(record.key());
-        let state = State::open(directive.state?, &self.plan.setup.key, &bound).ok()?;
-        Some(state.task?.turn)
     }
 
     // Projects and services.
@@ -329,6 +301,7 @@ impl World {
     fn look_at_tasks(&mut self) {
         self.follow_tasks();
         self.check_credits();
+        self.check_credits_of_scopes();
         let made = self.tasks.created.keys();
         let is_over = |task: &usize| self.task_now(*task).is_some_and(|of| of.state.is_final());
         let all = self.tasks.drafts.len();

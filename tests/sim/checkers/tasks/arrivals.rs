@@ -22,9 +22,14 @@ const ON_ITS_WAY_MAX: Time = 90 * SECOND;
 /// What waits in tiers for a topic has come up within this, and what is due later waits for it.
 const COMES_UP_WITHIN: Time = 40 * SECOND;
 
+/// Of a task's body the first bytes are its id.
+const ID_BYTES: usize = 32;
+
 /// What is to go to a topic.
 struct Item<'a> {
     name: String,
+    /// How long its value is.
+    bytes: usize,
     at: Time,
     due: Time,
     /// Somebody may have it called before it is due.
@@ -50,7 +55,8 @@ pub(super) fn check(world: &World, found: &mut Found) {
     let mut arrived: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
     for topic in ["t0", "t1", "later"].iter().filter_map(|name| world.broker.topic(name)) {
         for (_, _, entry, record) in ledger(world, topic) {
-            let value = record.value().unwrap_or_default().to_vec();
+            let value = record.value().unwrap_or_default();
+            let value = value.get(..ID_BYTES).unwrap_or(value).to_vec();
             let Some(item) = items.get(&value) else {
                 found.push(("no phantom", format!("{record:?} was never asked for")));
                 continue;
@@ -64,6 +70,9 @@ pub(super) fn check(world: &World, found: &mut Found) {
             let slack = expiry_slack(world);
             if item.expires.is_some_and(|at| entry.appended.0 > EPOCH_MS + at + slack) {
                 found.push(("expired", format!("{} at {}", item.name, entry.appended.0)));
+            }
+            if item.bytes != record.value().map_or(0, <[u8]>::len) {
+                found.push(("your bytes", format!("{}: {} bytes", item.name, record.size())));
             }
             while_stopped(world, item, entry, found);
             if lanes_are_well {
@@ -91,6 +100,7 @@ fn items(world: &World) -> BTreeMap<Vec<u8>, Item<'_>> {
         let state = world.task_now(task).map(|timer| timer.state);
         let item = Item {
             name: format!("task {task}"),
+            bytes: draft.body.len(),
             at: draft.at,
             due: draft.due,
             expires: draft.expires,
@@ -105,6 +115,7 @@ fn items(world: &World) -> BTreeMap<Vec<u8>, Item<'_>> {
         let name = plain_value(index);
         let item = Item {
             name: name.clone(),
+            bytes: name.len(),
             at: plain.at,
             due: plain.due,
             expires: None,

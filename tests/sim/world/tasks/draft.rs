@@ -1,6 +1,9 @@
 //! What tasks there are in a world, and how their endpoints answer.
 
+use std::sync::Arc;
+
 use waterclock::engine::task::id::TaskId;
+use waterclock::engine::task::request::BODY_MAX;
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::spec::Spec;
 use waterclock::engine::timers::TimerId;
@@ -23,6 +26,8 @@ pub struct Draft {
     /// Past it nothing is begun.
     pub expires: Option<Time>,
     pub id: TaskId,
+    /// What is sent: the id, and maybe much behind it.
+    pub body: Arc<[u8]>,
     pub spec: Spec,
     /// Retries that it may have.
     pub retries: u32,
@@ -108,6 +113,11 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
     };
     let spec = Spec::parse(json.as_bytes()).expect("the draft is sound");
     let id = TaskId::of_request(spec.project(), &format!("r{index}"), None).expect("short");
+    let is_large = plan.tasks.is_some_and(|of| of.large) && chance.percent(50);
+    let mut body = id.as_str().as_bytes().to_vec();
+    if is_large {
+        body.resize(chance.spread(64 << 10, BODY_MAX as u64) as usize, b'.');
+    }
     let behaviour = match chance.between(0, 9) {
         0..=3 => Behaviour::Answers,
         4..=6 => Behaviour::FailsFirst(chance.between(1, 5) as usize),
@@ -136,6 +146,7 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
         due,
         expires,
         id,
+        body: body.into(),
         spec,
         retries,
         polls,

@@ -1,6 +1,10 @@
 //! What is checked of every call when it begins: that nobody has stopped it, and that no more are open than may be.
 
+use std::collections::BTreeMap;
+
+use waterclock::engine::sealed::scope_of;
 use waterclock::engine::task::registry::Registry;
+use waterclock::engine::task::scope::SERVICE_CONCURRENCY;
 use waterclock::engine::work::{Callee, Scope};
 
 use super::{Called, plain_value};
@@ -21,6 +25,9 @@ pub fn stop_of(registry: &Registry, scope: &Scope) -> Option<&'static str> {
         (project.paused || is_paused).then_some("paused")
     }
 }
+
+/// One more credit for each of these of a task's bytes.
+const BYTES_PER_CREDIT: usize = 64 << 10;
 
 impl World {
     pub(super) fn check_stopped(&mut self, called: &Called) {
@@ -53,6 +60,46 @@ impl World {
             let what = format!("{of_scope} of {most} of {scope:?}, {} of its project", open.len());
             self.breach("open calls", what);
         }
+    }
+
+    /// What workers hold of a scope is bounded in each lane, by bytes; but one task may be larger than that.
+    pub(super) fn check_credits_of_scopes(&mut self) {
+        let lanes = self.plan.setup.lanes;
+        let mut held: BTreeMap<(u16, Scope), Vec<usize>> = BTreeMap::new();
+        let mut breaches = Vec::new();
+        for (task, draft) in self.tasks.drafts.iter().enumerate() {
+            let now = self.task_now(task).filter(|timer| !timer.state.is_final());
+            let of_worker = now.and_then(|timer| timer.task?.held);
+            let (Some(of_worker), Some(scope)) = (of_worker, scope_of(&draft.spec)) else {
+                continue;
+            };
+            let credits = usize::from(of_worker.credits);
+            if credits < 1 + draft.body.len() / BYTES_PER_CREDIT {
+                let bytes = draft.body.len();
+                breaches.push(format!("task {task} of {bytes} bytes has {credits} credits"));
+            }
+            held.entry((draft.id.lane_of(lanes).0, scope)).or_default().push(credits);
+        }
+        for ((lane, scope), credits) in held {
+            let most = self.credits_of(&scope);
+            if credits.len() > 1 && credits.iter().sum::<usize>() > most {
+                breaches.push(format!("{scope:?} in lane {lane}: {credits:?} of {most} credits"));
+            }
+        }
+        breaches.into_iter().for_each(|what| self.breach("credits", what));
+    }
+
+    /// Twice the calls that may be open, within bounds.
+    fn credits_of(&self, scope: &Scope) -> usize {
+        let calls = |of: &Registry| match &scope.callee {
+            Callee::Service(name) => {
+                let service = of.service(&scope.project, name);
+                service.map_or(SERVICE_CONCURRENCY, |service| service.concurrency)
+            }
+            Callee::Host(_) => SERVICE_CONCURRENCY,
+        };
+        let most = self.tasks.versions.iter().map(|of| calls(&of.registry)).max();
+        (2 * most.unwrap_or_default() as usize).clamp(16, 512)
     }
 
     /// Whether all records have arrived that are no tasks.

@@ -1,0 +1,174 @@
+//! Who may write to topics of waterclock's: records that were never sealed, that belong elsewhere, that were changed, and copies.
+
+use std::collections::BTreeSet;
+
+use waterclock::engine::sealed::{self, Submission};
+use waterclock::engine::state::{State, StateKey};
+use waterclock::engine::{Record, UnixMillis, header};
+
+use crate::broker::{EPOCH_MS, Place};
+use crate::chance::Chance;
+use crate::world::World;
+
+/// Headers that hold what a seal covers, and may be changed.
+const SEALED: [&[u8]; 3] = [b"x-delay-state", b"x-delay-task", b"x-delay-result"];
+
+impl World {
+    /// Topics of waterclock's in which records of tasks stand, by their places among all topics: the main intake first.
+    fn topics_of_tasks(&self) -> Vec<usize> {
+        let tiers = self.plan.setup.topics.intakes.len();
+        let others = self.lane_topics[tiers..].iter().copied();
+        [self.lane_topics[0]].into_iter().chain(others).chain([self.tasks.tasks_topic]).collect()
+    }
+
+    fn place_in(&self, chance: &mut Chance, topics: &[usize]) -> Place {
+        let topic = *chance.pick(topics);
+        Place { topic, partition: chance.below(usize::from(self.plan.setup.lanes)) as i32 }
+    }
+
+    /// Writes a record that waterclock has not written there.
+    pub(super) fn write_foreign(&mut self, luck: u64) {
+        let mut chance = Chance::new(luck);
+        let topics = self.topics_of_tasks();
+        let written = match chance.between(0, 5) {
+            0 => Some((self.place_in(&mut chance, &topics), unsealed(&mut chance))),
+            1 => Some((self.place_in(&mut chance, &topics), self.sealed_by_another(&mut chance))),
+            2 | 3 => self.misplaced(&mut chance, &topics),
+            _ => self.changed(&mut chance, &topics),
+        };
+        let Some((place, record)) = written else { return };
+        self.count("foreign records");
+        match self.broker.produce(self.at, None, place, record) {
+            Ok(offset) => drop(self.tasks.foreign.insert((place, offset))),
+            Err(refusal) => self.breach("model", format!("a foreign record: {refusal:?}")),
+        }
+        self.stirred = true;
+    }
+
+    /// A create that looks as one of ours, of somebody who has another key.
+    fn sealed_by_another(&self, chance: &mut Chance) -> Record {
+        let draft = &self.tasks.drafts[chance.below(self.tasks.drafts.len())];
+        let submission = Submission {
+            id: &draft.id,
+            spec: &draft.spec,
+            due: UnixMillis(EPOCH_MS + self.at),
+            expires: None,
+            key: None,
+            value: Some(b"foreign"),
+            headers: &[],
+        };
+        sealed::submit(&StateKey::new([9; 32]), self.broker.slowest_clock(self.at), &submission)
+    }
+
+    fn any_record(&self, chance: &mut Chance, topics: &[usize]) -> Option<(Place, Record)> {
+        let place = self.place_in(chance, topics);
+        let records = self.broker.partition(place)?.ledger();
+        let records = records.filter(|(offset, _)| !self.tasks.foreign.contains(&(place, *offset)));
+        let records: Vec<&Record> = records
+            .filter_map(|(_, entry)| entry.record.as_ref())
+            .filter(|record| sealed::is_of_task(record))
+            .collect();
+        let record = records.get(chance.below(records.len().max(1)))?;
+        Some((place, (*record).clone()))
+    }
+
+    /// A record of ours, in a topic or in a lane where it does not belong.
+    fn misplaced(&self, chance: &mut Chance, topics: &[usize]) -> Option<(Place, Record)> {
+        let (from, record) = self.any_record(chance, topics)?;
+        let results = self.plan.setup.topics.results()?;
+        let is_tier = |topic: usize| {
+            let at = self.lane_topics.iter().position(|of| *of == topic);
+            at.is_some_and(|at| at > 0 && at != usize::from(results.0))
+        };
+        let others = topics.iter().copied();
+        // Tiers differ in nothing but how long they hold.
+        let others =
+            others.filter(|of| *of != from.topic && !(is_tier(*of) && is_tier(from.topic)));
+        let others: Vec<usize> = others.collect();
+        let is_of_tasks = from.topic == self.tasks.tasks_topic;
+        let place = match self.plan.setup.lanes > 1 && !is_of_tasks && chance.percent(30) {
+            true => {
+                let lanes = i32::from(self.plan.setup.lanes);
+                Place { partition: (from.partition + 1) % lanes, ..from }
+            }
+            false => self.place_in(chance, &others),
+        };
+        Some((place, record))
+    }
+
+    /// A record of ours beside itself, and something of it is another: what the seal covers, or the body that its digest is of.
+    fn changed(&self, chance: &mut Chance, topics: &[usize]) -> Option<(Place, Record)> {
+        let (place, record) = self.any_record(chance, topics)?;
+        let mut value = record.value().map(<[u8]>::to_vec);
+        let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = record
+            .headers()
+            .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
+            .collect();
+        let covered = headers.iter_mut().filter(|(name, _)| SEALED.contains(&name.as_slice()));
+        let mut covered: Vec<&mut Vec<u8>> =
+            covered.filter_map(|(_, value)| value.as_mut()).collect();
+        match &mut value {
+            Some(value) if chance.percent(50) => value.push(b'!'),
+            _ => {
+                let at = chance.below(covered.len().max(1));
+                let bytes = covered.get_mut(at)?;
+                let at = chance.below(bytes.len().max(1));
+                *bytes.get_mut(at)? ^= 1;
+            }
+        }
+        Some((place, crate::workload::record(record.key(), value.as_deref(), &headers)))
+    }
+
+    /// Writes what stands in a tier or among the results there once more.
+    pub(super) fn copy_some(&mut self, luck: u64) {
+        let first = self.plan.setup.topics.intakes.len();
+        let mut all = Vec::new();
+        for topic in &self.lane_topics[first..] {
+            for (partition, log) in self.broker.topics[*topic].partitions.iter().enumerate() {
+                let place = Place { topic: *topic, partition: partition as i32 };
+                // Of a task that was never dispatched there is one copy: who may write another to a tier may have it called.
+                let own = log.ledger();
+                let own = own.filter(|(offset, _)| !self.tasks.foreign.contains(&(place, *offset)));
+                let was_dispatched = own.filter(|(_, entry)| {
+                    entry.record.as_ref().is_some_and(|record| self.turn_of(record) > Some(0))
+                });
+                all.extend(was_dispatched.map(|(offset, _)| (place, offset)));
+            }
+        }
+        if all.is_empty() {
+            return;
+        }
+        let (place, offset) = all[(luck % all.len() as u64) as usize];
+        let log = self.broker.partition(place);
+        let record = log.and_then(|log| log.read(offset)).and_then(|entry| entry.record.clone());
+        let Some(record) = record else { return };
+        self.count("sealed records copied");
+        if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
+            self.breach("model", format!("a copy is refused: {refusal:?}"));
+        }
+        self.stirred = true;
+    }
+
+    /// The turn of a task that a sealed record is of.
+    fn turn_of(&self, record: &Record) -> Option<u32> {
+        let directive = header::read(record.headers()).ok()?;
+        let bound = directive.bound(record.key());
+        let state = State::open(directive.state?, &self.plan.setup.key, &bound).ok()?;
+        Some(state.task?.turn)
+    }
+}
+
+/// A record that has nothing of ours but names of headers, and the id of nobody's task.
+fn unsealed(chance: &mut Chance) -> Record {
+    let spec: &[u8] = br#"{"type":"http","project":"p","group":"g","url":"http://a.example/x"}"#;
+    let all: [(&[u8], &[u8]); 4] = [
+        (b"x-delay-id", b"foreign"),
+        (b"x-delay-task", spec),
+        (b"x-delay-result", br#"{"outcome":"finished"}"#),
+        (b"x-delay-state", &[7; 88]),
+    ];
+    let some: BTreeSet<usize> = (0..chance.between(0, 4)).map(|_| chance.below(4)).collect();
+    let headers = some.iter().map(|at| (all[*at].0, Some(all[*at].1)));
+    let value: Option<&[u8]> = chance.percent(70).then_some(b"foreign");
+    Record::new(Some(b"foreign"), value, headers)
+}
