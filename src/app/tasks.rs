@@ -366,9 +366,13 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         url,
         service: service.map(str::to_owned),
         path,
-        topic: topic.cloned(),
+        // One that was refused when it was created has no specification.
+        topic: topic.cloned().or_else(|| {
+            let is_topic = spec.is_none() && timer.type_of_task() == "kafka";
+            is_topic.then(|| timer.target.to_string())
+        }),
         task_id: task.id.to_string(),
-        task_type: spec.as_ref().map(Spec::type_name).unwrap_or("unknown").to_owned(),
+        task_type: spec.as_ref().map_or_else(|| timer.type_of_task(), Spec::type_name).to_owned(),
         task_status: status_shown(status),
         trigger_at: timer.due.0,
         group: named(spec.as_ref().map(Spec::group), group.map(|(_, group)| group)),

@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::{Client, Kind, ServerArg, StartWait, typed};
-use super::task::length;
+use super::task::{length, segment};
 use super::{Failure, Global, Outcome, output, table};
 use crate::api::projects::model::{ProjectList, ProjectSettings, ProjectView, ServiceSettings};
 use crate::api::tasks::model::{Length, RetryInfo};
@@ -73,7 +73,7 @@ pub(super) struct Revision {
 #[derive(Args)]
 struct One {
     /// The name of the project
-    #[arg(value_name = "PROJECT")]
+    #[arg(value_name = "PROJECT", value_parser = segment)]
     project: String,
     #[command(flatten)]
     to: To,
@@ -82,10 +82,10 @@ struct One {
 #[derive(Args)]
 struct OneService {
     /// The name of the project
-    #[arg(value_name = "PROJECT")]
+    #[arg(value_name = "PROJECT", value_parser = segment)]
     project: String,
     /// The name of the service
-    #[arg(value_name = "SERVICE")]
+    #[arg(value_name = "SERVICE", value_parser = segment)]
     service: String,
     #[command(flatten)]
     to: To,

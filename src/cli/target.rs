@@ -5,6 +5,7 @@ use serde_json::json;
 
 use super::client::{Kind, typed};
 use super::project::{Revision, To, yes};
+use super::task::segment;
 use super::{Exit, Global, Outcome, output, table};
 use crate::api::projects::model::{TargetList, TargetView};
 use crate::client::http::Method;
@@ -31,7 +32,7 @@ enum OfTarget {
 #[derive(Args)]
 struct One {
     /// The name of the topic
-    #[arg(value_name = "TOPIC")]
+    #[arg(value_name = "TOPIC", value_parser = segment)]
     topic: String,
     #[command(flatten)]
     to: To,

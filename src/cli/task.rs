@@ -52,7 +52,7 @@ enum Command {
 #[derive(Args)]
 struct One {
     /// The id of the task
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = segment)]
     id: String,
     #[command(flatten)]
     to: To,
@@ -253,13 +253,22 @@ struct List {
 #[derive(Args)]
 struct Cancel {
     /// The id of the task
-    #[arg(value_name = "ID")]
+    #[arg(value_name = "ID", value_parser = segment)]
     id: String,
     /// How long to wait for an instance that is starting, and then for what becomes of it, at most 1m each
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     wait: Duration,
     #[command(flatten)]
     server: ServerArg,
+}
+
+/// An id or a name, as it stands in the path of a request: it must name nothing else there.
+pub(super) fn segment(text: &str) -> Result<String, String> {
+    let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match text.chars().all(is_legal) && !matches!(text, "" | "." | "..") {
+        true => Ok(text.to_owned()),
+        false => Err("want letters, digits, '.', '_', '-'".to_owned()),
+    }
 }
 
 /// A length of time with its unit.
@@ -473,6 +482,19 @@ mod tests {
         assert_eq!(body["retry"], json!({"count": 3, "interval": "1s500ms", "backoff": "fixed"}));
         assert_eq!(body["headers"], json!({"x-a": "b=c"}));
         assert!(request.request_id.is_some(), "a create may be repeated");
+    }
+
+    #[test]
+    fn what_stands_in_a_path_names_nothing_else_there() {
+        for legal in ["9f2c53b1f4e04dd9a4a3d4a0c9cf4c11", "shop", "orders.expire", "a_b-c", "..."] {
+            assert_eq!(segment(legal).as_deref(), Ok(legal));
+        }
+        for wrong in
+            ["", ".", "..", "../tasks/9f2c", "shop/services/x", "shop:pause", "a?b", "a%2fb", "a b"]
+        {
+            assert!(segment(wrong).is_err(), "{wrong}");
+            assert!(Line::try_parse_from(["x", "get", wrong]).is_err(), "{wrong}");
+        }
     }
 
     #[test]

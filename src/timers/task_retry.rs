@@ -100,6 +100,10 @@ fn without_payload(timer: &Timer, now: UnixMillis) -> Option<TaskRetry> {
     match timer.state {
         TimerState::Delay if progress.held.is_some() => Some(TaskRetry::Held),
         TimerState::Delay if progress.next_at <= now => Some(TaskRetry::Due),
+        TimerState::Dead if timer.ended().is_none() => {
+            let code = timer.code.map_or("refused", |code| code.as_str());
+            Some(TaskRetry::Unborn(code.to_owned()))
+        }
         TimerState::Delay | TimerState::Dead => None,
         TimerState::Lost => Some(TaskRetry::Gone),
         TimerState::Delivered | TimerState::Cancelled | TimerState::Expired => {

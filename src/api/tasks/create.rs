@@ -85,10 +85,15 @@ pub(in crate::api) async fn batch(
     State(tasks): State<Tasks>,
     Extension(came): Extension<Came>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
+    if headers.contains_key(IDEMPOTENCY_KEY) {
+        let detail = "is of one task; give each task of a batch a request_id".to_owned();
+        return Err(Problem::wrong_fields(&[Wrong { at: "Idempotency-Key".to_owned(), detail }]));
+    }
     let body = whole(body)?;
     let batch = request::read_batch(&body, BATCH_BYTES_MAX)
         .map_err(|wrongs| Problem::wrong_fields(&wrongs))?;

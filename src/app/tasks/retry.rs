@@ -68,6 +68,9 @@ fn refused(end: TaskRetry) -> Option<Failure> {
                 "it may not be called ({code}): its project was deleted, or its topic is not allowed; mend that, and retry it again"
             )))
         }
+        TaskRetry::Unborn(code) => Some(Failure::NotRetryable(format!(
+            "it was refused when it was created ({code}); mend that, and create it again, with the same request_id"
+        ))),
         TaskRetry::Pending => Some(Failure::Unknown(
             "the retry is written, and its lane has not decided it yet; look at the task, or retry it again"
                 .to_owned(),
@@ -114,6 +117,7 @@ mod tests {
         #[rustfmt::skip]
         let cases = [
             (TaskRetry::Due,                          "",              ""),
+            (TaskRetry::Unborn("target_denied".into()), "not_retryable", "with the same request_id"),
             (TaskRetry::Superseded,                   "",              ""),
             (TaskRetry::Absent,                       "none",          ""),
             (TaskRetry::Held,                         "not_retryable", "wait"),

@@ -125,7 +125,10 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
     };
     let unknown = ends(&process, 1, &["project", "get", PROJECT]);
     assert!(unknown.error.contains("nothing was put"), "{unknown:?}");
-    assert_eq!(ends(&process, 0, &["project", "pause", PROJECT]).said, "revision 1 (nothing was put there before)\n");
+    assert_eq!(
+        ends(&process, 0, &["project", "pause", PROJECT]).said,
+        "revision 1 (nothing was put there before)\n"
+    );
     assert!(is_paused("project", PROJECT));
     let http = create(&process, &stub.url("/ok"), "3s", &[]);
     let waits = |id: &str| {
@@ -142,7 +145,10 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
 
     let topic = fixture.target("out", 1);
     assert!(!is_paused("target", &topic));
-    assert_eq!(ends(&process, 0, &["target", "pause", &topic]).said, "revision 1 (nothing was put there before)\n");
+    assert_eq!(
+        ends(&process, 0, &["target", "pause", &topic]).said,
+        "revision 1 (nothing was put there before)\n"
+    );
     assert!(is_paused("target", &topic));
     let refused = ends(&process, 1, &["target", "resume", &topic, "--if-revision", "7"]);
     assert!(refused.error.contains("refused"), "{refused:?}");

@@ -197,7 +197,7 @@ impl World {
         let headers =
             [("x-delay-until", (EPOCH_MS + due).to_string()), ("x-delay-target", topic.to_owned())];
         // Every other one is a timer with an id.
-        let id = (index % 2 == 0).then(|| ("x-delay-id", plain_value(index)));
+        let id = index.is_multiple_of(2).then(|| ("x-delay-id", plain_value(index)));
         let headers = headers.iter().chain(&id);
         let headers = headers.map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
         let record = Record::new(None, Some(plain_value(index).as_bytes()), headers);
@@ -233,7 +233,7 @@ impl World {
     }
 
     /// Projects and services, as a process hears of them now.
-    pub fn registry(&self) -> &Arc<Registry> {
+    pub fn heard_registry(&self) -> &Arc<Registry> {
         &self.tasks.versions[self.tasks.published].heard
     }
 

@@ -244,14 +244,14 @@ impl LaneEngine {
         };
         match checked {
             Ok(delivery) => self.deliver(now, entry, delivery, mark, builder),
-            Err(refusal) if entry.task.is_some() => {
-                if let Some(entry) = self.try_again(now, entry, &refusal) {
-                    self.refuse(now, *entry, refusal);
-                }
-            }
             Err(refusal) if is_copy && refusal.code == Code::Expired => self.finish(&entry, None),
             Err(refusal) if self.may_have_grown(now, &entry.target, &refusal, out) => {
                 if let Some(entry) = self.targets.park(&setup.limits, entry) {
+                    self.refuse(now, *entry, refusal);
+                }
+            }
+            Err(refusal) if entry.task.is_some() => {
+                if let Some(entry) = self.try_again(now, entry, &refusal) {
                     self.refuse(now, *entry, refusal);
                 }
             }

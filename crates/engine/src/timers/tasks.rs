@@ -127,23 +127,31 @@ impl TaskFilter {
                 .is_none_or(|(project, group)| self.has_group(project, group))
     }
 
-    /// Whether a task matches. One without a definition is of no type, and of the project and the group that its timer names.
+    /// Whether a task matches. One without a definition was refused when it was created: its timer says what is known of it.
     #[must_use]
     pub fn matches(&self, task: &TaskRecord) -> bool {
         if !self.may_match(&task.timer) {
             return false;
         }
         let spec = task.spec.as_deref().and_then(|spec| serde_json::from_str::<Brief>(spec).ok());
-        let of_type = spec.as_ref().map(|spec| spec.of_type.as_str());
+        let of_type = spec.as_ref().map_or_else(|| task.timer.type_of_task(), |spec| &spec.of_type);
         let group = match group_of(task.timer.label.as_deref()) {
             Some(group) => Some(group),
             None => spec.as_ref().map(|spec| (spec.project.as_str(), spec.group.as_str())),
         };
-        self.of_type.as_deref().is_none_or(|wanted| of_type == Some(wanted))
+        self.of_type.as_deref().is_none_or(|wanted| of_type == wanted)
             && group.map_or_else(
                 || !self.is_of_group(),
                 |(project, group)| self.has_group(project, group),
             )
+    }
+}
+
+impl Timer {
+    /// The type of a task, as its timer tells it: what stands for the target of a task that calls has a colon, and no topic has.
+    #[must_use]
+    pub fn type_of_task(&self) -> &'static str {
+        if self.target.contains(':') { "http" } else { "kafka" }
     }
 }
 
@@ -290,6 +298,8 @@ pub enum TaskRetry {
     Superseded,
     /// It may not be called, by this code.
     Refused(String),
+    /// It was refused by this code when it was created, and never was pending.
+    Unborn(String),
     /// There is no such task, or its history has run out.
     Absent,
     /// It is written, and not decided in time.

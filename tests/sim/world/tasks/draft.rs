@@ -166,7 +166,7 @@ fn plain(plan: &Plan, chance: &mut Chance) -> Plain {
     Plain {
         at,
         due: at + chance.between(0, plan.delay_max),
-        topic: *chance.pick(&["t0", "t1"]),
+        topic: chance.pick(&["t0", "t1"]),
         partition: chance.below(usize::from(plan.setup.lanes)) as i32,
     }
 }
