@@ -6,7 +6,7 @@
 //! been committed; `webhook-id` and the number of the attempt say which call it is.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -32,6 +32,8 @@ const COMMIT: [&str; 6] = [
 const INDEX: &str = "before_index_write";
 /// Commits that go well before the one that does not: soon after a take-over, and later.
 const GOOD: [usize; 2] = [8, 40];
+/// It dies so often more, until a turn was in the transaction in which it died.
+const MORE_MAX: usize = 10;
 /// Between two batches of tasks, one of each kind.
 const BEAT: Duration = Duration::from_millis(400);
 /// A result that a worker has may not be committed yet when it dies, after so long.
@@ -69,7 +71,9 @@ impl Kind {
 
     /// The `n`th task, which is of this kind.
     fn task(self, n: usize, stub: &Endpoint, topic: &str) -> Value {
-        let http = |target: &str| task(PROJECT, stub, target, "1s");
+        // Not all at one moment: more transactions have some in them then.
+        let delay = format!("{}ms", 700 + n * 53 % 400);
+        let http = |target: &str| task(PROJECT, stub, target, &delay);
         let retry = |count: u32| json!({"retry": {"count": count, "interval": 1}});
         let of = match self {
             Self::Fine => http("/ok"),
@@ -81,7 +85,7 @@ impl Kind {
             }
             Self::Gone => with(http("/410"), retry(3)),
             Self::Record => json!({
-                "type": "kafka", "project": PROJECT, "group": "g", "delay": "1s",
+                "type": "kafka", "project": PROJECT, "group": "g", "delay": delay,
                 "topic": topic, "value": n.to_string(),
             }),
         };
@@ -153,10 +157,11 @@ fn flow(api: &Api, stub: &Endpoint, topic: &str, is_over: &AtomicBool) -> Vec<As
     all
 }
 
-/// Reads a topic until it is over, before anything of it is deleted.
-fn read(mut log: Log, is_over: &AtomicBool) -> Vec<Rec> {
+/// Reads a topic until it is over, before anything of it is deleted, and says meanwhile how many turns were written `again`.
+fn read(mut log: Log, is_over: &AtomicBool, again: &AtomicUsize) -> Vec<Rec> {
     while !is_over.load(SeqCst) {
         log.read_on(Duration::from_millis(200));
+        again.store(written_again(&log.seen), SeqCst);
     }
     log.read_on(Duration::from_secs(1));
     log.seen
@@ -187,23 +192,36 @@ fn run(row: &str, stays: &str, dies: &str, steps: &[&str], topic: fn(&Fixture) -
     first.stop_well();
     let (api, stub, target) = (Api::of(&other), Endpoint::start(), fixture.target("out", 2));
     let written = topic(&fixture);
-    let logs = [Log::uncommitted(&fixture, &written), Log::open(&fixture, &written)];
+    let mut logs = [Log::uncommitted(&fixture, &written), Log::open(&fixture, &written)].map(Some);
+    let again = [AtomicUsize::new(0), AtomicUsize::new(0)];
     let (no_more, all_read) = (AtomicBool::new(false), AtomicBool::new(false));
     let (asked, told, kills, uncommitted, committed) = thread::scope(|scope| {
         let (no_more, all_read) = (Over(&no_more), Over(&all_read));
-        let readers = logs.map(|log| scope.spawn(|| read(log, all_read.0)));
+        let again = &again;
+        let readers = [0, 1].map(|n| {
+            let (log, is_over) = (logs[n].take().expect("a log"), all_read.0);
+            scope.spawn(move || read(log, is_over, &again[n]))
+        });
         let asking = scope.spawn(|| flow(&api, &stub, &target, no_more.0));
         let mut kills = Vec::new();
+        let mut die = |step: &str, good: usize| {
+            let failpoint = format!("{step}={good}*off->return");
+            let launch = launch(&fixture, "dies", dies, brokers).env("FAILPOINTS", &failpoint);
+            let mut process = launch.spawn();
+            assert_eq!(process.wait(PATIENCE), None, "a signal was to end it at {failpoint}");
+            kills.push(now_ms());
+        };
         for step in steps {
             let calls = stub.begun();
-            for good in GOOD {
-                let failpoint = format!("{step}={good}*off->return");
-                let launch = launch(&fixture, "dies", dies, brokers).env("FAILPOINTS", &failpoint);
-                let mut process = launch.spawn();
-                assert_eq!(process.wait(PATIENCE), None, "a signal was to end it at {failpoint}");
-                kills.push(now_ms());
-            }
+            GOOD.into_iter().for_each(|good| die(step, good));
             assert!(stub.begun() > calls, "nothing was called beside the deaths at {step}");
+        }
+        // Whether the transaction in which it dies has a turn in it is chance.
+        for more in 0..MORE_MAX {
+            if again[0].load(SeqCst) > 0 {
+                break;
+            }
+            die("after_send_offsets", GOOD[1] + more);
         }
         let mut last = start();
         drop(no_more);
@@ -340,7 +358,8 @@ impl Run {
         let mut dead: Vec<_> = dead.iter().map(id).collect();
         let failed = of(Kind::Broken).chain(of(Kind::Gone));
         let mut failed: Vec<_> = failed.map(|asked| asked.id.clone()).collect();
-        (dead.sort_unstable(), failed.sort_unstable());
+        dead.sort_unstable();
+        failed.sort_unstable();
         assert_eq!(dead, failed, "what has failed is one dead letter, and nothing else is");
         unheard_of
     }
@@ -366,6 +385,11 @@ fn turns(seen: &[Rec]) -> BTreeMap<(String, u32), usize> {
     found
 }
 
+/// Turns that were written once more after a transaction was aborted, for who reads what is not committed, too.
+fn written_again(seen: &[Rec]) -> usize {
+    turns(seen).values().filter(|count| **count > 1).count()
+}
+
 /// Each turn is there once for who reads what is committed; says how many were written again after an abort.
 #[track_caller]
 fn check_turns(row: &str, run: &Run) -> usize {
@@ -374,7 +398,7 @@ fn check_turns(row: &str, run: &Run) -> usize {
     assert!(twice.is_empty(), "a turn is there more than once: {twice:?}");
     let all = turns(&run.uncommitted);
     assert!(committed.keys().all(|turn| all.contains_key(turn)), "one reader has not read all");
-    let again = all.values().filter(|count| **count > 1).count();
+    let again = written_again(&run.uncommitted);
     println!("{row}: {} turns, {again} of them were written again", committed.len());
     again
 }
