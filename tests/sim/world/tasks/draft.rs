@@ -163,12 +163,9 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
 fn plain(plan: &Plan, chance: &mut Chance) -> Plain {
     let (from, to) = plan.submits;
     let at = chance.between(from, to);
-    Plain {
-        at,
-        due: at + chance.between(0, plan.delay_max),
-        topic: *chance.pick(&["t0", "t1"]),
-        partition: chance.below(usize::from(plan.setup.lanes)) as i32,
-    }
+    let due = at + chance.between(0, plan.delay_max);
+    let topic = *chance.pick(&["t0", "t1"]);
+    Plain { at, due, topic, partition: chance.below(usize::from(plan.setup.lanes)) as i32 }
 }
 
 impl Tasks {

@@ -62,7 +62,9 @@ struct Settings {
 impl Settings {
     fn draw(chance: &mut Chance) -> Self {
         let mut settings = Self::default();
-        let mut put = |key: String, limits| drop(settings.limits.insert(key, limits));
+        let mut put = |key: String, limits| {
+            settings.limits.insert(key, limits);
+        };
         for project in CALLERS {
             put(format!("project/{project}"), Limits::draw(chance, 12));
             for service in SERVICES {
