@@ -101,7 +101,7 @@ const CASES: &[Case] = &[
     (Mutation::IgnoresTurns, TASKS, &["one end", "none later", "attempts"], 100),
     (Mutation::CallsDoubtful, TASKS, &["one call a turn"], 100),
     (Mutation::CallsBeforeMark, TASKS, &["one call a turn"], 100),
-    (Mutation::CallsUnfresh, TASKS, &["one call a turn", "none later"], 30),
+    (Mutation::CallsUnfresh, TASKS, &["one call a turn", "none later"], 300),
     (Mutation::RevivesCopies, TASKS, &["one call a turn", "one end", "none later"], 30),
     (Mutation::DropsReread, TASKS, &["liveness", "never lost"], 30),
     (Mutation::DecidesTwice, TASKS, &["attempts", "liveness"], 100),

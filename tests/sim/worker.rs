@@ -170,7 +170,7 @@ impl World {
         };
         let bytes = if self.plan.tasks.is_some_and(|of| of.large) { 8 << 20 } else { 1 << 20 };
         let limits = WorkLimits { calls: 100, bytes, fresh, commit_within: Millis(SECOND) };
-        let heard = Arc::clone(self.heard_registry());
+        let heard = Arc::clone(self.heard_now());
         let engine = WorkEngine::new(limits, self.plan.setup.lanes, Arc::clone(&heard));
         let life = self.workers[worker].life + 1;
         self.workers[worker] = Worker {
@@ -287,7 +287,7 @@ impl World {
                 }
             }
             WorkerEvent::Registry => {
-                let registry = Arc::clone(self.heard_registry());
+                let registry = Arc::clone(self.heard_now());
                 self.worker(worker).heard = Arc::clone(&registry);
                 self.work(worker, WorkEvent::Registry(registry));
             }
@@ -362,6 +362,13 @@ impl World {
             let what = format!("task {index} sends {} bytes of another", task.record.size());
             self.breach("your bytes", what);
         }
+        let is_copied = self.is_copy(task);
+        if is_copied {
+            self.count("copies called");
+            if !self.may_be_called_again(task) {
+                self.breach("one call a turn", format!("a copy of task {index} is called"));
+            }
+        }
         let (takes, result, is_away, called) =
             match stop_of(&self.workers[worker].heard, &task.scope) {
                 _ if !is_as_submitted => {
@@ -378,6 +385,7 @@ impl World {
                         task: index,
                         version: task.turn.version,
                         turn: task.turn.turn,
+                        is_copied,
                         at: self.at,
                         now,
                         scope: task.scope.clone(),

@@ -79,6 +79,7 @@ fn one_life(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     let draft = &world.tasks.drafts[task];
     let version = seen[0].1.version;
     let calls = world.tasks.calls.iter().filter(|of| of.task == task && of.version == version);
+    let calls = calls.filter(|of| !of.is_copied);
     let calls: Vec<&Called> = calls.collect();
     let ended = seen.iter().position(|(_, timer)| timer.state.is_final());
     let Some(ended) = ended else { return };

@@ -316,6 +316,8 @@ impl World {
         of.paused.clear();
         (of.has_let_go, of.has_sent) = (false, false);
         self.count("workers assigned");
+        let at = self.at;
+        self.tasks.assigned.push(at);
         self.work(worker, WorkEvent::Assigned(taken));
         self.stirred = true;
     }

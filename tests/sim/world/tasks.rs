@@ -15,7 +15,7 @@ use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::TaskResult;
 use waterclock::engine::timers::{Change, Timer, TimerId, Version};
-use waterclock::engine::work::Scope;
+use waterclock::engine::work::{Scope, Turn};
 use waterclock::engine::{Offset, Record, UnixMillis};
 
 use super::World;
@@ -44,6 +44,8 @@ pub struct Called {
     pub task: usize,
     pub version: Version,
     pub turn: u32,
+    /// Its dispatch is a copy that somebody else has written, in a way that is left.
+    pub is_copied: bool,
     pub at: Time,
     /// By the slowest broker's clock.
     pub now: UnixMillis,
@@ -73,6 +75,10 @@ pub struct Tasks {
     pub seen: BTreeMap<usize, Vec<(Time, Timer)>>,
     /// How far each lane's changelog was looked at.
     looked: BTreeMap<i32, Offset>,
+    /// Dispatches that somebody has written once more, and when.
+    copies: Vec<(UnixMillis, Turn)>,
+    /// When workers were given partitions.
+    pub assigned: Vec<Time>,
     /// Where records stand that waterclock has not written there.
     pub foreign: BTreeSet<(Place, Offset)>,
     /// Retries by hand, in the order in which they were written.
@@ -233,7 +239,7 @@ impl World {
     }
 
     /// Projects and services, as a process hears of them now.
-    pub fn heard_registry(&self) -> &Arc<Registry> {
+    pub fn heard_now(&self) -> &Arc<Registry> {
         &self.tasks.versions[self.tasks.published].heard
     }
 
@@ -255,7 +261,8 @@ impl World {
             let what = format!("task {task} is called at {}, {expires:?}", called.now.0);
             self.breach("expired", what);
         }
-        if self.tasks.calls.iter().any(|of| of.task == task && of.turn == turn) {
+        let is_again = self.tasks.calls.iter().any(|of| of.task == task && of.turn == turn);
+        if is_again && !called.is_copied {
             self.breach("one call a turn", format!("turn {turn} of task {task} is called again"));
         }
         self.check_stopped(&called);

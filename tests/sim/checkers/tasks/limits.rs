@@ -65,7 +65,10 @@ pub(super) fn deleted(world: &World, task: usize, (at, end): (Time, &Timer), fou
         versions.rev().map_while(|of| of.registry.project(project).is_deleted.then_some(of.since));
     let Some(since) = since.last() else { return };
     let was_called = end.task.is_some_and(|progress| progress.turn > 0);
-    let may_fail = end.state == TimerState::Dead && !was_called && at > since + 2 * SECOND;
+    // What somebody has changed of a create that was refused is refused, too.
+    let is_foreign = end.code == Some(Code::BadTask) && !world.tasks.foreign.is_empty();
+    let may_fail =
+        !is_foreign && end.state == TimerState::Dead && !was_called && at > since + 2 * SECOND;
     if may_fail {
         let what = format!("task {task} fails with {:?}, and {project} was deleted", end.code);
         found.push(("deleted ends", what));

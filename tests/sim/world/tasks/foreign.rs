@@ -4,12 +4,16 @@ use std::collections::BTreeSet;
 
 use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::state::{State, StateKey};
-use waterclock::engine::{Record, UnixMillis, header};
+use waterclock::engine::work::{Dispatch, Task};
+use waterclock::engine::{Lane, Millis, Record, UnixMillis, header};
 
 use crate::broker::{EPOCH_MS, Place};
 use crate::chance::Chance;
+use crate::plan::SECOND;
 use crate::world::World;
 
+/// A copy of a dispatch that is written later than that after it is known for one.
+const COPIED_WITHIN: Millis = Millis(25 * SECOND);
 /// Headers that hold what a seal covers, and may be changed.
 const SEALED: [&[u8]; 3] = [b"x-delay-state", b"x-delay-task", b"x-delay-result"];
 
@@ -30,7 +34,8 @@ impl World {
     pub(super) fn write_foreign(&mut self, luck: u64) {
         let mut chance = Chance::new(luck);
         let topics = self.topics_of_tasks();
-        let written = match chance.between(0, 5) {
+        let written = match chance.between(0, 7) {
+            6 | 7 => self.dispatched_again(&mut chance),
             0 => Some((self.place_in(&mut chance, &topics), unsealed(&mut chance))),
             1 => Some((self.place_in(&mut chance, &topics), self.sealed_by_another(&mut chance))),
             2 | 3 => self.misplaced(&mut chance, &topics),
@@ -70,6 +75,37 @@ impl World {
             .collect();
         let record = records.get(chance.below(records.len().max(1)))?;
         Some((place, (*record).clone()))
+    }
+
+    /// A dispatch, or the note of a cancel, beside itself once more.
+    fn dispatched_again(&mut self, chance: &mut Chance) -> Option<(Place, Record)> {
+        let (place, record) = self.any_record(chance, &[self.tasks.tasks_topic])?;
+        let appended = self.broker.clock(self.broker.leader(place), self.at);
+        let (key, lanes) = (&self.plan.setup.key, self.plan.setup.lanes);
+        let at = (Lane(place.partition as u16), appended);
+        if let Ok(sealed::Work::Task(task)) = sealed::read_work(key, lanes, at, record.clone()) {
+            self.count("dispatches copied");
+            self.tasks.copies.push((appended, task.turn));
+        }
+        Some((place, record))
+    }
+
+    /// Whether a dispatch is a copy that somebody else has written.
+    pub fn is_copy(&self, task: &Task) -> bool {
+        self.tasks.copies.contains(&(task.sealed.appended, task.turn))
+    }
+
+    /// Whether a copy may be called: it was written soon after its dispatch, and partitions were given anew since.
+    pub fn may_be_called_again(&self, task: &Task) -> bool {
+        let Dispatch { dispatched, appended, .. } = task.sealed;
+        let mut assigned = self.tasks.assigned.iter().map(|at| UnixMillis(EPOCH_MS + at));
+        let is_soon = appended <= dispatched + COPIED_WITHIN + self.clocks_apart_most();
+        is_soon
+            && assigned.next_back().is_some_and(|at| at + self.clocks_apart_most() >= dispatched)
+    }
+
+    fn clocks_apart_most(&self) -> Millis {
+        Millis(self.plan.clocks_apart() + SECOND)
     }
 
     /// A record of ours, in a topic or in a lane where it does not belong.
@@ -126,13 +162,12 @@ impl World {
         for topic in &self.lane_topics[first..] {
             for (partition, log) in self.broker.topics[*topic].partitions.iter().enumerate() {
                 let place = Place { topic: *topic, partition: partition as i32 };
-                // Of a task that was never dispatched there is one copy: who may write another to a tier may have it called.
                 let own = log.ledger();
                 let own = own.filter(|(offset, _)| !self.tasks.foreign.contains(&(place, *offset)));
-                let was_dispatched = own.filter(|(_, entry)| {
-                    entry.record.as_ref().is_some_and(|record| self.turn_of(record) > Some(0))
+                let of_tasks = own.filter(|(_, entry)| {
+                    entry.record.as_ref().is_some_and(|record| self.turn_of(record).is_some())
                 });
-                all.extend(was_dispatched.map(|(offset, _)| (place, offset)));
+                all.extend(of_tasks.map(|(offset, _)| (place, offset)));
             }
         }
         if all.is_empty() {
