@@ -23,6 +23,9 @@ fn wait_of(now: UnixMillis, since: UnixMillis) -> Millis {
     Millis((now - since).0 / 4).clamp(WAIT_MIN, OVERDUE_MAX)
 }
 
+/// How often due records are looked at while nothing was heard of pauses: about as long as a start takes, and at once when it was.
+const LOOK_FOR_PAUSES: Millis = Millis(50);
+
 impl LaneEngine {
     /// Defers a due record whose target has an outage, or cannot be described yet: it waits in a tier. The longer the outage, the
     /// longer the wait.
@@ -54,15 +57,17 @@ impl LaneEngine {
         self.agenda.wake(now);
     }
 
-    /// Gives a due record back, unless its target is paused: then it waits. So it does where there may be pauses, and nothing was
-    /// heard of them yet.
+    /// Gives a due record back, unless its target is paused: then it waits. Where there may be pauses and nothing was heard of them
+    /// yet, it is looked at again.
     pub(super) fn unless_paused(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
     ) -> Option<Box<PendingRecord>> {
         if self.setup.topics.results().is_some() && !self.timers.tasks.is_known() {
-            self.targets.paused().take_for_paused(now, &entry.target);
+            self.agenda.put_back([entry]);
+            self.agenda.wake(now + LOOK_FOR_PAUSES);
+            return None;
         }
         match self.targets.paused().hold(&self.setup.limits, entry) {
             Held::No(entry) => Some(entry),

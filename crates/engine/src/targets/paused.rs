@@ -36,12 +36,6 @@ struct State {
     waiting: BTreeMap<Place, Box<PendingRecord>>,
 }
 
-impl State {
-    fn new(since: UnixMillis) -> Self {
-        Self { since, ended: None, up_by: UnixMillis(0), waiting: BTreeMap::new() }
-    }
-}
-
 /// What becomes of a due record.
 #[derive(Debug)]
 pub(crate) enum Held {
@@ -72,20 +66,18 @@ impl Paused {
         }
     }
 
-    /// A target counts as paused as long as nobody knows whether it is.
-    pub(crate) fn take_for_paused(&mut self, now: UnixMillis, name: &Arc<str>) {
-        if !self.by_name.contains_key(name) {
-            self.by_name.insert(Arc::clone(name), State::new(now));
-        }
-    }
-
     /// Takes in which targets are paused now. Gives back what goes on by that, by due time.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(crate) fn set(&mut self, now: UnixMillis, registry: &Registry) -> Vec<Box<PendingRecord>> {
         for name in registry.paused_targets() {
             let state = match self.by_name.get_mut(name) {
                 Some(state) => state,
-                None => self.by_name.entry(name.into()).or_insert_with(|| State::new(now)),
+                None => self.by_name.entry(name.into()).or_insert_with(|| State {
+                    since: now,
+                    ended: None,
+                    up_by: UnixMillis(0),
+                    waiting: BTreeMap::new(),
+                }),
             };
             if state.ended.take().is_some() {
                 state.since = now;
@@ -142,10 +134,14 @@ impl Paused {
         self.records += 1;
         self.bytes += size;
         if let Some(before) = state.waiting.insert(place, entry) {
-            // Of one place there is one record; what was read twice goes on, for its offset to be done.
+            // Of one place there is one record; what was read twice goes on, for its offset to be done. After the end it does not go
+            // through a tier again: those that wait for what comes up would wait for ever.
             self.records -= 1;
             self.bytes -= before.record.size();
-            return Held::InTier(before, state.since);
+            return match state.ended {
+                Some(_) => Held::No(before),
+                None => Held::InTier(before, state.since),
+            };
         }
         Held::Yes
     }

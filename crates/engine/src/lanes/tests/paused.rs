@@ -146,3 +146,26 @@ fn where_there_may_be_pauses_nothing_goes_to_a_target_before_they_are_heard_of()
     world.tell(registry(false));
     assert_eq!(go_on(&mut world, 1_000).0, ["a", "b"]);
 }
+
+#[test]
+fn a_record_that_stands_there_twice_goes_through_no_tier_after_the_end() {
+    let limits = Limits { memory_bytes: 8_000, ..Limits::default() };
+    let mut world = World::new(&[1, 5, 60], limits);
+    world.tell(registry(true));
+    for n in 10..20 {
+        submit(&mut world, &n.to_string(), &format!("1{n}0"), &[]);
+    }
+    submit(&mut world, "twice", "6s", &[]);
+    let (_, hops) = go_on(&mut world, 3_000);
+    world.tell(registry(false));
+    let lane = Lane(murmur2::partition(b"k", LANES));
+    let again = hops.iter().find(|(_, record)| record.value() == Some(b"twice")).cloned();
+    let (topic, again) = again.expect("it waits in a tier");
+    // In at_least_once it may stand there twice. It is due after the end, so it waits for what comes up.
+    for record in [again.clone(), again] {
+        world.record(Source { topic, lane }, record);
+    }
+    let (delivered, hops) = go_on(&mut world, 20_000);
+    assert_eq!(delivered.iter().filter(|value| *value == "twice").count(), 2, "{delivered:?}");
+    assert!(hops.is_empty(), "{hops:?}");
+}
