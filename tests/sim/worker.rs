@@ -487,7 +487,9 @@ impl World {
                 self.breach("model", format!("{partition:?} {offset:?}: {refusal:?}"));
                 return false;
             }
-            Err((record, refusal)) => WorkEvent::Foreign { partition, offset, record, refusal },
+            Err((record, refusal)) => {
+                WorkEvent::Foreign { partition, offset, appended, record, refusal }
+            }
         };
         self.work(worker, event);
         true

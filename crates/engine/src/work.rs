@@ -211,6 +211,8 @@ pub enum WorkEvent {
         partition: Lane,
         /// Where it stood.
         offset: Offset,
+        /// When it was appended there.
+        appended: UnixMillis,
         /// The record.
         record: Box<Record>,
         /// What is wrong with it.
@@ -265,6 +267,8 @@ pub enum Entry {
         partition: Lane,
         /// Where it stood there.
         offset: Offset,
+        /// When it was appended there.
+        appended: UnixMillis,
         /// The record.
         record: Box<Record>,
         /// What is wrong with it.
@@ -538,8 +542,8 @@ impl WorkEngine {
             WorkEvent::Cancel { partition, offset, turn } => {
                 self.cancel(partition, offset, turn, out);
             }
-            WorkEvent::Foreign { partition, offset, record, refusal } => {
-                let entry = Entry::Dead { partition, offset, record, refusal };
+            WorkEvent::Foreign { partition, offset, appended, record, refusal } => {
+                let entry = Entry::Dead { partition, offset, appended, record, refusal };
                 if self.begin(partition, offset, out).is_some() {
                     self.report(partition, offset, Some(entry), None);
                 }
@@ -649,8 +653,8 @@ impl WorkEngine {
         if seen == Some(Seen::Before) {
             let detail = "this dispatch of the task stands in the partition before";
             let refusal = Refusal::new(Code::BadTask, detail);
-            let record = Box::new(task.record.clone());
-            let entry = Entry::Dead { partition, offset, record, refusal };
+            let (appended, record) = (task.sealed.appended, Box::new(task.record.clone()));
+            let entry = Entry::Dead { partition, offset, appended, record, refusal };
             return self.report(partition, offset, Some(entry), None);
         }
         if self.ending.is_some() && !is_in_doubt {

@@ -47,8 +47,8 @@ impl World {
         for entry in entries {
             let (task, said, form) = match entry {
                 Entry::Result(task, said, form) => (task, said, form),
-                Entry::Dead { partition, offset, record, refusal } => {
-                    let letter = self.letter_of(partition, offset, *record, refusal);
+                Entry::Dead { partition, offset, appended, record, refusal } => {
+                    let letter = self.letter_of(partition, (offset, appended), *record, refusal);
                     records.push(letter);
                     continue;
                 }
@@ -107,7 +107,7 @@ impl World {
     fn letter_of(
         &mut self,
         partition: Lane,
-        offset: Offset,
+        (offset, appended): (Offset, UnixMillis),
         record: Record,
         refusal: Refused,
     ) -> Outgoing {
@@ -117,7 +117,7 @@ impl World {
             topic: self.plan.setup.topics.tasks(),
             partition: i32::from(partition.0),
             offset,
-            timestamp: self.broker.slowest_clock(self.at),
+            timestamp: appended,
             intake: "".into(),
         };
         let send = Produce {

@@ -224,6 +224,7 @@ pub(super) fn entries(done: &Done) -> impl Iterator<Item = Entry> + use<> {
             Some(Entry::Dead {
                 partition: done.partition,
                 offset: done.offset,
+                appended: task.sealed.appended,
                 record: Box::new(task.record.clone()),
                 refusal: Refusal::new(Code::TaskFailed, detail),
             })

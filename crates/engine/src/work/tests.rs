@@ -657,8 +657,14 @@ fn what_nobody_of_waterclock_wrote_becomes_a_dead_letter() {
     let mut bench = Bench::ready();
     let refusal = Refusal::new(Code::BadState, "x-delay-state is missing");
     let record = Box::new(Record::empty());
-    bench.step(WorkEvent::Foreign { partition: P, offset: Offset(0), record, refusal });
+    let appended = UnixMillis(7);
+    bench.step(WorkEvent::Foreign { partition: P, offset: Offset(0), appended, record, refusal });
     bench.after(5);
+    let letter = bench.out.iter().find_map(|action| match action {
+        WorkAction::Commit(batch) => batch.entries.first(),
+        _ => None,
+    });
+    assert!(matches!(letter, Some(Entry::Dead { appended: UnixMillis(7), .. })), "{letter:?}");
     assert_eq!(bench.commit(), (said(&[(0, "dead")]), "d1".to_owned()));
 }
 

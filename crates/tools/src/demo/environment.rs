@@ -224,7 +224,13 @@ fn make_topics(
         group: request.namespace.clone(),
         topics: names,
     };
-    topics::apply(connection, request)?;
+    if let Err(error) = topics::apply(connection, request) {
+        if matches!(error, topics::Error::Away(_)) {
+            // Nothing was made, and nobody answers who could delete it.
+            std::mem::forget(made);
+        }
+        return Err(error);
+    }
     let stamped = ("message.timestamp.type".to_owned(), "LogAppendTime".to_owned());
     let spec = TopicSpec {
         name: target.to_owned(),

@@ -122,7 +122,7 @@ impl<'a> Workers<'a> {
                 }
                 WorkAction::Cut(call) => self.parts.calls.cut(self.told(call)),
                 WorkAction::Commit(batch) => {
-                    let (batch, flying) = self.writer.write(batch, now.broker);
+                    let (batch, flying) = self.writer.write(batch);
                     self.flying = Some(flying);
                     member.submit(batch);
                 }
@@ -253,7 +253,9 @@ impl Role for Workers<'_> {
                 WorkEvent::Task { partition, offset, task: Arc::from(task) }
             }
             Ok(Work::Cancel(turn)) => WorkEvent::Cancel { partition, offset, turn },
-            Err((record, refusal)) => WorkEvent::Foreign { partition, offset, record, refusal },
+            Err((record, refusal)) => {
+                WorkEvent::Foreign { partition, offset, appended, record, refusal }
+            }
         };
         self.step(member, event);
     }

@@ -687,7 +687,7 @@ impl World {
                     }
                     Ok(Work::Cancel(turn)) => WorkEvent::Cancel { partition, offset, turn },
                     Err((record, refusal)) => {
-                        WorkEvent::Foreign { partition, offset, record, refusal }
+                        WorkEvent::Foreign { partition, offset, appended: stood.1, record, refusal }
                     }
                 };
                 self.tell_worker(event);

@@ -72,8 +72,8 @@ impl<'a> Writer<'a> {
         Self { parts, tasks, results }
     }
 
-    /// The batch as the committer takes it. `now`: the brokers' time.
-    pub(super) fn write(&self, batch: WorkBatch, now: UnixMillis) -> (Batch, Flying) {
+    /// The batch as the committer takes it.
+    pub(super) fn write(&self, batch: WorkBatch) -> (Batch, Flying) {
         let WorkBatch { id, entries, positions } = batch;
         let mut flying = Flying { id, results: Vec::new(), dead: Vec::new() };
         let sends = entries.into_iter().map(|entry| match entry {
@@ -84,14 +84,14 @@ impl<'a> Writer<'a> {
                 let to = Destination::Target(Arc::clone(&self.results));
                 produce(to, task.lane, record, HeaderRewrite::Whole)
             }
-            Entry::Dead { partition, offset, record, refusal } => {
+            Entry::Dead { partition, offset, appended, record, refusal } => {
                 let letter = DeadLetter {
                     code: refusal.code,
                     detail: refusal.detail,
                     topic: Arc::clone(&self.tasks),
                     partition: i32::from(partition.0),
                     offset,
-                    timestamp: now,
+                    timestamp: appended,
                     intake: "".into(),
                 };
                 flying.dead.push(letter.clone());
