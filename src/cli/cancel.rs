@@ -242,9 +242,7 @@ pub(super) fn show(result: &CommandResult, server: &ServerArg, json: bool) -> Ou
                     )
                 }
             };
-            // Standard output has the result only.
-            let _ =
-                std::io::Write::write_all(&mut std::io::stderr(), format!("{hint}\n").as_bytes());
+            output::aside(&hint);
         }
     }
     Ok(match outcome {

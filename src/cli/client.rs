@@ -14,12 +14,13 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::runtime::Runtime;
 
-use super::{Exit, Failure, Global};
+use super::{Exit, Failure, Global, output};
 use crate::client::command::{Batch, Each, Wrong};
 use crate::client::http::{
     self, BadAddress, Http, Method, NoAnswer as NoReply, Request, Url, WAIT_MAX,
 };
 use crate::config::Config;
+use crate::engine::header::duration_with_unit;
 use crate::kafka::meta::Error as MetaError;
 use crate::kafka::{Connection, Member, NoAnswer, Roster};
 
@@ -58,11 +59,12 @@ pub(super) struct StartWait {
 
 /// Reads how long a command may wait.
 pub(super) fn wait(text: &str) -> Result<Duration, String> {
-    let wait = crate::engine::header::duration(text).map(|wait| Duration::from_millis(wait.0));
-    // Headers take a bare number for milliseconds. Here it is far more often meant as seconds.
-    let has_unit = text == "0" || text.ends_with(|last: char| last.is_ascii_alphabetic());
+    let wait = match text {
+        "0" => Some(Duration::ZERO),
+        _ => duration_with_unit(text).map(|wait| Duration::from_millis(wait.0)),
+    };
     match wait {
-        Ok(wait) if wait <= WAIT_MAX && has_unit => Ok(wait),
+        Some(wait) if wait <= WAIT_MAX => Ok(wait),
         _ => Err("want a duration of at most 1m with its unit, as in 20s".to_owned()),
     }
 }
@@ -314,9 +316,7 @@ impl Starting {
             return false;
         }
         if !self.is_said {
-            // Standard output has the result only.
-            let line = b"no instance answers; waiting for one that is starting\n";
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
+            output::aside("no instance answers; waiting for one that is starting");
             self.is_said = true;
         }
         std::thread::sleep(START_LOOK);

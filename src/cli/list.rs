@@ -63,11 +63,12 @@ impl FromStr for Moment {
             return Ok(Self(at.0));
         }
         // A bare number could be meant as either.
-        let span = header::duration(text).ok().filter(|_| text.ends_with(char::is_alphabetic));
-        span.map(|span| Self((wall_clock() + span).0)).ok_or_else(|| {
-            "a time is RFC 3339 with a zone, epoch milliseconds, or how long from now, as in 2h"
-                .to_owned()
-        })
+        header::duration_with_unit(text).map(|span| Self((wall_clock() + span).0)).ok_or_else(
+            || {
+                "a time is RFC 3339 with a zone, epoch milliseconds, or how long from now, as in 2h"
+                    .to_owned()
+            },
+        )
     }
 }
 

@@ -142,8 +142,7 @@ impl Send {
         let receipt = submitter.submit(&topic, lanes, lane_key, &record).map_err(of_kafka)?;
         let told = wish.report(&topic, &receipt, &config, global.json())?;
         for warning in wish.warnings(&connection, &config, intake) {
-            let line = format!("warning: {warning}\n");
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line.as_bytes());
+            output::aside(&format!("warning: {warning}"));
         }
         Ok(told)
     }

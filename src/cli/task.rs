@@ -16,12 +16,12 @@ use crate::api::tasks::model::{
 };
 use crate::client::http::Method;
 use crate::config::Overrides;
+use crate::engine::UnixMillis;
 use crate::engine::header;
-use crate::engine::{Millis, UnixMillis};
 
 mod show;
 
-use show::{attempts, rows, whole};
+use show::{attempts, rows, whole, word};
 
 /// Tasks that are asked for at once.
 const PAGE: u64 = 1_000;
@@ -164,8 +164,7 @@ impl Common {
             if let Ok(task) = found.and_then(|task| typed::<TaskView>(&task))
                 && task.trigger_at != trigger_at
             {
-                let (status, at) = (json!(task.task_status), due(task.trigger_at));
-                let status = status.as_str().unwrap_or_default();
+                let (status, at) = (word(task.task_status), due(task.trigger_at));
                 return output::line(&format!(
                     "{task_id}  exists already, nothing was created: {status}, due {at}"
                 ));
@@ -273,8 +272,7 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
 
 /// A length of time with its unit.
 pub(super) fn length(text: &str) -> Result<Length, String> {
-    let length = header::duration(text).ok().filter(|_| text.ends_with(char::is_alphabetic));
-    let length = length.map(|Millis(ms)| Length::from(Millis(ms)));
+    let length = header::duration_with_unit(text).map(Length::from);
     length.ok_or_else(|| "want a length of time with its unit, as in 15m or 1m30s".to_owned())
 }
 
@@ -427,9 +425,9 @@ impl Cancel {
             false => output::line(told["outcome"].as_str().unwrap_or_default())?,
         };
         if matches!(outcome, CancelOutcome::Pending) && !global.json() {
-            // Standard output has the result only.
-            let line = b"a worker has it: its call decides; ask again to see what became of it, or look at it with task get\n";
-            let _ = std::io::Write::write_all(&mut std::io::stderr(), line);
+            output::aside(
+                "a worker has it: its call decides; ask again to see what became of it, or look at it with task get",
+            );
         }
         Ok(match outcome {
             CancelOutcome::Cancelled | CancelOutcome::Stopped => Exit::Ok,

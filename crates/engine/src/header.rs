@@ -17,7 +17,9 @@ mod tests;
 mod time;
 
 pub use code::{Code, DETAIL_MAX, Refusal, UnknownCode};
-pub use time::{DurationError, EPOCH_MAX, EPOCH_MIN, When, duration, expires_at, until};
+pub use time::{
+    DurationError, EPOCH_MAX, EPOCH_MIN, When, duration, duration_with_unit, expires_at, until,
+};
 
 use code::Shown;
 

@@ -661,17 +661,15 @@ impl WorkEngine {
             // It stays pending, and the next owner reads it.
             return;
         }
+        if self.places.contains_key(&task.turn) {
+            // A dispatch stands in the log once. A second one would be called twice. One that waits or is called is known for longer
+            // than others.
+            return self.report(partition, offset, None, None);
+        }
         self.waiting.hold(&task);
         if is_in_doubt {
             self.say(partition, offset, task, Said::Interrupted { in_doubt: true });
             return;
-        }
-        if self.places.contains_key(&task.turn) {
-            // A dispatch stands in the log once. A second one would be called twice. One that waits or is called is known for longer
-            // than others.
-            self.waiting.leave(&task);
-            self.waiting.release(now.monotonic, &task);
-            return self.report(partition, offset, None, None);
         }
         if seen == Some(Seen::Unsure) {
             // It may be a copy of what was called long ago. Its lane knows, and dispatches it anew if it is none.

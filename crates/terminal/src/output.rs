@@ -48,6 +48,11 @@ pub fn line(text: &str) -> Outcome {
     write(format!("{text}\n").as_bytes())
 }
 
+/// Writes one line for people to standard error, as standard output has the result only. That nobody reads it is no failure.
+pub fn aside(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
+}
+
 /// A point in time as RFC 3339 in UTC, with milliseconds; as a number when no calendar has it.
 #[must_use]
 pub fn time(at: UnixMillis) -> String {

@@ -61,10 +61,9 @@ impl FromStr for Moment {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let millis = |at: Timestamp| u64::try_from(at.as_millisecond()).unwrap_or_default();
         // A bare number would be taken for milliseconds, which nobody means here.
-        let ago = text.ends_with(|c: char| c.is_ascii_alphabetic());
-        match (text.parse::<Timestamp>(), header::duration(text)) {
+        match (text.parse::<Timestamp>(), header::duration_with_unit(text)) {
             (Ok(at), _) => Ok(Self(UnixMillis(millis(at)))),
-            (_, Ok(ago_ms)) if ago => Ok(Self(UnixMillis(millis(Timestamp::now())) - ago_ms)),
+            (_, Some(ago)) => Ok(Self(UnixMillis(millis(Timestamp::now())) - ago)),
             _ => Err("a time is RFC 3339 with a zone, or how long ago, as in 2h"),
         }
     }

@@ -18,7 +18,7 @@ fn text(text: &str) -> String {
 const ANSWER_SHOWN: usize = 200;
 
 /// A word of the API, as JSON has it.
-fn word(of: impl serde::Serialize) -> String {
+pub(super) fn word(of: impl serde::Serialize) -> String {
     json!(of).as_str().unwrap_or("-").to_owned()
 }
 

@@ -107,6 +107,13 @@ pub fn duration(text: &str) -> Result<Millis, DurationError> {
     }
 }
 
+/// Reads a length of time that says its unit, as [`duration`] does; `None`: it is none, or has no unit. A text of digits alone would
+/// be milliseconds, and who writes one for people mostly means seconds.
+#[must_use]
+pub fn duration_with_unit(text: &str) -> Option<Millis> {
+    duration(text).ok().filter(|_| text.ends_with(|last: char| last.is_ascii_alphabetic()))
+}
+
 /// Milliseconds of a text that follows the grammar, saturated.
 fn length(text: &[u8]) -> Option<u64> {
     const UNITS: [(&[u8], u64); 5] =

@@ -23,7 +23,7 @@ fn wait_of(now: UnixMillis, since: UnixMillis) -> Millis {
     Millis((now - since).0 / 4).clamp(WAIT_MIN, OVERDUE_MAX)
 }
 
-/// How often due records are looked at while nothing was heard of pauses: about as long as a start takes, and at once when it was.
+/// How often due records come up while nothing was heard of pauses, which is while a process starts.
 const LOOK_FOR_PAUSES: Millis = Millis(50);
 
 impl LaneEngine {
@@ -57,8 +57,8 @@ impl LaneEngine {
         self.agenda.wake(now);
     }
 
-    /// Gives a due record back, unless its target is paused: then it waits. Where there may be pauses and nothing was heard of them
-    /// yet, it is looked at again.
+    /// Gives a due record back, unless its target is paused: then it waits. Where there may be pauses, and nothing was heard
+    /// of them yet, it goes back among those that are due.
     pub(super) fn unless_paused(
         &mut self,
         now: UnixMillis,

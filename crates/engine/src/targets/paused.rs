@@ -70,14 +70,15 @@ impl Paused {
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
     pub(crate) fn set(&mut self, now: UnixMillis, registry: &Registry) -> Vec<Box<PendingRecord>> {
         for name in registry.paused_targets() {
+            let new = || State {
+                since: now,
+                ended: None,
+                up_by: UnixMillis(0),
+                waiting: BTreeMap::new(),
+            };
             let state = match self.by_name.get_mut(name) {
                 Some(state) => state,
-                None => self.by_name.entry(name.into()).or_insert_with(|| State {
-                    since: now,
-                    ended: None,
-                    up_by: UnixMillis(0),
-                    waiting: BTreeMap::new(),
-                }),
+                None => self.by_name.entry(name.into()).or_insert_with(new),
             };
             if state.ended.take().is_some() {
                 state.since = now;

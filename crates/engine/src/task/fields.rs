@@ -15,7 +15,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use super::super::Millis;
-use super::super::header::duration;
+use super::super::header::duration_with_unit;
 
 /// Most wrong fields that one answer names.
 const WRONG_MAX: usize = 100;
@@ -290,14 +290,11 @@ pub(super) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64,
     })
 }
 
-/// A length of time within bounds: an integer of *seconds*, or a text as `x-delay` takes it, with its unit. A text of digits alone
-/// would be milliseconds there, and who writes one here means seconds.
+/// A length of time within bounds: an integer of *seconds*, or a text as `x-delay` takes it, with its unit.
 pub(super) fn length(value: &Value, bounds: RangeInclusive<Millis>) -> Result<Millis, String> {
     let length = match value {
         Value::Number(number) => number.as_u64().map(|s| Millis(s.saturating_mul(1_000))),
-        Value::String(text) if text.ends_with(|last: char| last.is_ascii_alphabetic()) => {
-            duration(text).ok()
-        }
+        Value::String(text) => duration_with_unit(text),
         _ => None,
     };
     length.filter(|length| bounds.contains(length)).ok_or_else(|| {

@@ -303,8 +303,12 @@ pub(super) fn seal(
     bound: Bound<'_>,
     task: TaskState,
 ) -> Sealed {
-    // What a worker said stays behind.
-    state_of(entry, kind, task).seal(&setup.key, &Bound { result: None, ..bound })
+    seal_state(setup, &state_of(entry, kind, task), bound)
+}
+
+/// Seals it, and what a worker said stays behind.
+fn seal_state(setup: &Setup, state: &State<'_>, bound: Bound<'_>) -> Sealed {
+    state.seal(&setup.key, &Bound { result: None, ..bound })
 }
 
 fn state_of(entry: &PendingRecord, kind: Kind, task: TaskState) -> State<'static> {
@@ -333,8 +337,6 @@ pub(crate) fn seal_dispatch(
     task: TaskState,
 ) -> Result<Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
-    // What a worker said stays behind.
-    let bound = Bound { result: None, ..directive.bound(entry.record.key()) };
     let state = State { intake: to.to_word(), ..state_of(entry, Kind::Work, task) };
-    Ok(state.seal(&setup.key, &bound))
+    Ok(seal_state(setup, &state, directive.bound(entry.record.key())))
 }

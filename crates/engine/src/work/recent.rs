@@ -6,7 +6,7 @@
 //! # Invariants
 //! 1. A dispatch that was remembered is remembered for [`REMEMBERED`] of the partition's time, or `forgotten` says that it may not be.
 //! 2. What is neither remembered nor surely new is left to its lane, which knows the turn that it is at. So no copy is called, unless
-//!    it was written within [`SURELY_NEW`] of the dispatch and the partition has gone to another worker in between.
+//!    it was written within [`SURELY_NEW`] of the dispatch and partitions were given anew in between.
 //! 3. Memory is bounded: at most [`MOST`] dispatches.
 
 use std::collections::{HashMap, VecDeque};
