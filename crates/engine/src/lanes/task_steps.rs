@@ -284,7 +284,8 @@ impl LaneEngine {
                 return None;
             }
             if project.paused || !self.timers.tasks.is_known() {
-                let wait = self.timers.tasks.put_off_topics(now, lane, &task.label);
+                let bytes = entry.record.size();
+                let wait = self.timers.tasks.put_off_topics(now, lane, &task.label, bytes);
                 self.put_off(now, entry, wait);
                 return None;
             }

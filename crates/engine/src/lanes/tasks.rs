@@ -8,8 +8,8 @@
 //! 1. The credits in use are those of the tasks that workers hold: [`Tasks::set`] and [`Tasks::end`] are the only places that change
 //!    either.
 //! 2. What waits in memory is bounded: so many tasks of a scope, so many and so many bytes of a lane.
-//! 3. A put-off grows with how long its scope has been blocked, and with how many wait: a scope is asked for at a bounded rate,
-//!    however many tasks it has.
+//! 3. A put-off grows with how long its scope has been blocked, and with how many wait and how large they are: a scope is asked
+//!    for at a bounded rate of tasks and of bytes, however many tasks it has.
 
 pub(super) mod decide;
 mod pace;
@@ -96,10 +96,10 @@ impl ScopeState {
     }
 
     /// For how long one more task is put off.
-    fn put_off_for(&mut self, now: UnixMillis, is_blocked: bool) -> PutOff {
+    fn put_off_for(&mut self, now: UnixMillis, bytes: usize, is_blocked: bool) -> PutOff {
         let overdue = self.put_off + self.waiting.len() as u64 + 1;
         let blocked = is_blocked.then(|| *self.blocked_since.get_or_insert(now));
-        self.pace.put_off(now, overdue, blocked)
+        self.pace.put_off(now, bytes, overdue, blocked)
     }
 
     /// How many of it may wait in memory.
@@ -295,9 +295,15 @@ impl Tasks {
     }
 
     /// For how long a task that goes to a topic is put off: its project is paused, or nothing was heard of it yet.
-    pub(super) fn put_off_topics(&mut self, now: UnixMillis, lane: Lane, label: &str) -> PutOff {
+    pub(super) fn put_off_topics(
+        &mut self,
+        now: UnixMillis,
+        lane: Lane,
+        label: &str,
+        bytes: usize,
+    ) -> PutOff {
         let is_known = self.is_known;
-        self.scope(lane, &topics_of(label)).put_off_for(now, is_known)
+        self.scope(lane, &topics_of(label)).put_off_for(now, bytes, is_known)
     }
 
     /// Whether a task of so many bytes may go to its worker.
@@ -315,7 +321,7 @@ impl Tasks {
             return Permit::Deleted;
         }
         if is_paused(&self.registry, scope) {
-            return Permit::PutOff(self.scope(lane, scope).put_off_for(now, true));
+            return Permit::PutOff(self.scope(lane, scope).put_off_for(now, bytes, true));
         }
         let (of_project, of_callee) = self.limits(scope);
         let serving = Serving::of_project(&scope.project, &of_project, self.lanes);
@@ -352,7 +358,11 @@ impl Tasks {
             && state.waiting.len() < state.waiting_max(now)
             && of_lane.waiting < waiting_max
             && of_lane.bytes + bytes <= bytes_max;
-        if may_wait { Permit::Wait } else { Permit::PutOff(state.put_off_for(now, is_closed)) }
+        if may_wait {
+            Permit::Wait
+        } else {
+            Permit::PutOff(state.put_off_for(now, bytes, is_closed))
+        }
     }
 
     /// A task waits in memory until its scope has a credit. Gives back another copy of it that waited there: a result that was

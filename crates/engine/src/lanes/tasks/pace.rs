@@ -5,7 +5,10 @@
 //!    that had little to do for an hour is not taken for a slow one when a spike comes.
 //! 2. However coarse a ladder is, the tasks of a scope come up no more often in the mean than their number allows: they are spread
 //!    over the tiers above and below what is wanted.
-//! 3. A rate is used only after it was looked at for a while. Until then nothing is known, and a put-off is the shortest.
+//! 3. A rate is used only after it was looked at for a while. Until then nothing is known, and a put-off of a small task is the
+//!    shortest.
+//! 4. What comes up again of a scope has a bounded number of bytes in a second. Where its turns end faster than that allows, twice
+//!    as many come up as end: enough to keep it busy.
 
 use super::super::super::ladder::Ladder;
 use super::super::{Millis, UnixMillis};
@@ -13,6 +16,9 @@ use super::{PUT_OFF_MAX, PUT_OFF_MIN, PUT_OFFS_PER_SECOND};
 
 /// How long a rate is looked at before it is used, and until the next look begins.
 const LOOK: (Millis, Millis) = (Millis(500), Millis(8_000));
+
+/// Of the bytes of a scope, so many come up again in a millisecond: 4 MiB in a second.
+const BYTES_PER_MS: u64 = (4 << 20) / 1_000;
 
 /// For how long a task is put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +59,8 @@ pub(super) struct Pace {
     last: Option<u64>,
     /// Since when nothing has ended though somebody waits.
     silent: Option<UnixMillis>,
+    /// When the bytes of all that were put off have come up again, in microseconds.
+    bytes_until: u64,
 }
 
 impl Pace {
@@ -84,20 +92,35 @@ impl Pace {
         if over < LOOK.0 { self.last } else { Some(per_thousand_seconds(self.ended, over)) }
     }
 
-    /// For how long one more task is put off, of so many that are overdue. `blocked`: since when none may go, if so.
+    /// For how long one more task of so many bytes is put off, of so many that are overdue. `blocked`: since when none may go, if
+    /// so.
     pub(super) fn put_off(
-        &self,
+        &mut self,
         now: UnixMillis,
+        bytes: usize,
         overdue: u64,
         blocked: Option<UnixMillis>,
     ) -> PutOff {
-        let wait = match (blocked, self.rate(now).filter(|rate| *rate > 0)) {
+        let rate = self.rate(now).filter(|rate| *rate > 0);
+        let of_bytes = self.turn_of(now, bytes, rate.filter(|_| blocked.is_none()));
+        let wait = match (blocked, rate) {
             (Some(since), _) => (now - since).0 / 4,
             (None, Some(rate)) => overdue.saturating_mul(1_000_000) / (rate * 4),
             (None, None) => self.silent.map_or(0, |since| (now - since).0 / 4),
         };
-        let mean = Millis(overdue * 1_000 / PUT_OFFS_PER_SECOND).min(PUT_OFF_MAX);
+        let of_number = Millis(overdue * 1_000 / PUT_OFFS_PER_SECOND);
+        let mean = of_number.max(of_bytes).min(PUT_OFF_MAX);
         PutOff { most: Millis(wait).min(PUT_OFF_MAX).max(mean).max(PUT_OFF_MIN), mean }
+    }
+
+    /// When so many bytes may come up again, behind all that were put off before.
+    fn turn_of(&mut self, now: UnixMillis, bytes: usize, rate: Option<u64>) -> Millis {
+        let (now, most) = (now.0 * 1_000, PUT_OFF_MAX.0 * 1_000);
+        let takes = bytes as u64 * 1_000 / BYTES_PER_MS;
+        // A thousand seconds, in microseconds, for twice as many.
+        let takes = rate.map_or(takes, |rate| takes.min(1_000_000_000 / (rate * 2)));
+        self.bytes_until = (self.bytes_until.max(now) + takes).min(now + most);
+        Millis((self.bytes_until - now) / 1_000)
     }
 }
 
@@ -114,6 +137,9 @@ mod tests {
     use super::*;
 
     const T0: UnixMillis = UnixMillis(1_000_000);
+    /// Bytes of a small task and of a large one.
+    const SMALL: usize = 500;
+    const LARGE: usize = 1 << 20;
 
     /// So many turns end, one every `every`, while others wait.
     fn busy(pace: &mut Pace, from: UnixMillis, turns: u64, every: Millis) -> UnixMillis {
@@ -129,11 +155,11 @@ mod tests {
     fn the_first_of_a_spike_are_put_off_for_the_shortest_time() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0, 1, None).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(T0, SMALL, 1, None).most, PUT_OFF_MIN);
         // One turn has ended in a millisecond: that is no rate yet.
         pace.ended(T0 + Millis(1), true);
         assert_eq!(pace.rate(T0 + Millis(1)), None);
-        assert_eq!(pace.put_off(T0 + Millis(1), 3_000, None).most, Millis(3_000));
+        assert_eq!(pace.put_off(T0 + Millis(1), SMALL, 3_000, None).most, Millis(3_000));
     }
 
     #[test]
@@ -146,7 +172,7 @@ mod tests {
         let now = T0 + Millis(3_600_000);
         assert_eq!(pace.rate(now), None);
         pace.denied(now);
-        assert_eq!(pace.put_off(now, 100, None).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(now, SMALL, 100, None).most, PUT_OFF_MIN);
         // Neither does one that comes after a busy time.
         let busy_until = busy(&mut pace, now, 10_000, Millis(1));
         pace.ended(busy_until, false);
@@ -161,14 +187,15 @@ mod tests {
         let mut pace = Pace::default();
         // 10 turns a second for 20 s.
         let now = busy(&mut pace, T0, 200, Millis(100));
-        let wait = pace.put_off(now, 4_000, None).most;
+        let wait = pace.put_off(now, SMALL, 4_000, None).most;
         assert!((95_000..=105_000).contains(&wait.0), "4,000 take 400 s, not four times {wait}");
     }
 
     #[test]
     fn a_blocked_scope_is_asked_again_after_a_quarter_of_that_time_and_at_a_bounded_rate() {
-        let pace = Pace::default();
-        let at = |after: u64, overdue| pace.put_off(T0 + Millis(after), overdue, Some(T0)).most;
+        let mut pace = Pace::default();
+        let mut at =
+            |after: u64, overdue| pace.put_off(T0 + Millis(after), SMALL, overdue, Some(T0)).most;
         assert_eq!(at(0, 1), Millis(1_000));
         assert_eq!(at(60_000, 1), Millis(15_000));
         assert_eq!(at(60_000, 100_000), Millis(100_000));
@@ -180,10 +207,10 @@ mod tests {
     fn where_nothing_ends_the_wait_grows_with_the_silence() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0 + Millis(40_000), 1, None).most, Millis(10_000));
+        assert_eq!(pace.put_off(T0 + Millis(40_000), SMALL, 1, None).most, Millis(10_000));
         pace.ended(T0 + Millis(40_000), true);
         pace.denied(T0 + Millis(40_001));
-        let wait = pace.put_off(T0 + Millis(40_001), 1, None).most;
+        let wait = pace.put_off(T0 + Millis(40_001), SMALL, 1, None).most;
         assert_eq!(wait, Millis(10_000), "one in 40 s: a quarter of what the next takes");
     }
 
@@ -192,14 +219,14 @@ mod tests {
         let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
         let mut queue: BinaryHeap<Reverse<(u64, u64, bool)>> =
             (0..tasks).map(|n| Reverse((n * 8_000 / tasks, n, true))).collect();
-        let (pace, mut put_off, mut counts) = (Pace::default(), 0, [0; 2]);
+        let (mut pace, mut put_off, mut counts) = (Pace::default(), 0, [0; 2]);
         let end = spans.iter().map(|(_, until)| until * 1_000).max().expect("one");
         while let Some(Reverse((at, n, is_first))) = queue.pop().filter(|next| next.0.0 < end) {
             for (count, (from, until)) in counts.iter_mut().zip(spans) {
                 *count += u64::from((from * 1_000..until * 1_000).contains(&at));
             }
             put_off += u64::from(is_first);
-            let wait = pace.put_off(T0 + Millis(at), put_off, Some(T0));
+            let wait = pace.put_off(T0 + Millis(at), SMALL, put_off, Some(T0));
             let luck = (n << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             let tier = wait.tier(ladder, last, luck);
             queue.push(Reverse((at + ladder.tiers()[tier].wait().0, n, false)));
@@ -225,10 +252,48 @@ mod tests {
     fn a_short_pause_of_few_is_over_within_a_quarter_of_it() {
         let ladder = Ladder::new(&Preset::Round.holds(), &[], LEAD_MAX).expect("sound");
         let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
-        let wait = Pace::default().put_off(T0 + Millis(240_000), 500, Some(T0));
+        let wait = Pace::default().put_off(T0 + Millis(240_000), SMALL, 500, Some(T0));
         for luck in 0..10_000 {
             let tier = wait.tier(&ladder, last, luck);
             assert!(ladder.tiers()[tier].wait() <= Millis(60_000));
         }
+    }
+
+    /// When the last of so many large tasks comes up again that are put off at once.
+    fn last_of_large(pace: &mut Pace, now: UnixMillis, tasks: u64, paused: bool) -> Millis {
+        let blocked = paused.then_some(now);
+        let waits = (1..=tasks).map(|n| pace.put_off(now, LARGE, n, blocked).mean);
+        waits.last().expect("one")
+    }
+
+    #[test]
+    fn large_tasks_come_up_at_a_bounded_number_of_bytes_a_second() {
+        for paused in [false, true] {
+            let mut pace = Pace::default();
+            pace.denied(T0);
+            // 80 MiB, 4 in a second.
+            let last = last_of_large(&mut pace, T0, 80, paused);
+            assert!((20_000..=20_200).contains(&last.0), "{last}");
+            // Those that come up meanwhile go behind them, and a small one waits no longer than they do.
+            let later = T0 + Millis(10_000);
+            let again = pace.put_off(later, LARGE, 80, paused.then_some(T0)).mean;
+            assert!((10_000..=10_500).contains(&again.0), "{again}");
+            assert!(pace.put_off(later, SMALL, 80, None).mean <= again + Millis(1));
+            // However many there are.
+            assert_eq!(last_of_large(&mut pace, later, 100_000, paused), PUT_OFF_MAX);
+        }
+    }
+
+    #[test]
+    fn where_large_turns_end_fast_twice_as_many_come_up() {
+        let mut pace = Pace::default();
+        // 20 of them in a second.
+        let now = busy(&mut pace, T0, 100, Millis(50));
+        let last = last_of_large(&mut pace, now, 80, false);
+        assert!((1_900..=2_100).contains(&last.0), "40 in a second: {last}");
+        // They end no more: nobody knows how many more will.
+        let silent = now + Millis(600_000);
+        let last = last_of_large(&mut pace, silent, 80, false);
+        assert!((19_900..=20_200).contains(&last.0), "{last}");
     }
 }
