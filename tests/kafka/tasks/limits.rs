@@ -148,7 +148,6 @@ fn sixty_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
 }
 
 #[test]
-#[ignore = "lanes put 500 MiB off again and again, which takes all of two cores: scripts/test -- --test kafka -- --ignored five_hundred"]
 fn five_hundred_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
     beside_large("tasks-larger", 500);
 }

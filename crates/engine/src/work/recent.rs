@@ -6,7 +6,7 @@
 //! # Invariants
 //! 1. A dispatch that was remembered is remembered for [`REMEMBERED`] of the partition's time, or `forgotten` says that it may not be.
 //! 2. What is neither remembered nor surely new is left to its lane, which knows the turn that it is at. So no copy is called, unless
-//!    it was written within [`SURELY_NEW`] of the dispatch and partitions were given anew in between.
+//!    it was written within [`AT_ONCE`] of the dispatch and partitions were given anew in between.
 //! 3. Memory is bounded: at most [`MOST`] dispatches.
 
 use std::collections::{HashMap, VecDeque};
@@ -20,6 +20,8 @@ const REMEMBERED: Millis = Millis(30_000);
 const CLOCKS: Millis = Millis(5_000);
 /// How long after its lane wrote it a dispatch is appended, if Kafka is well.
 const SURELY_NEW: Millis = Millis(REMEMBERED.0 - CLOCKS.0);
+/// As [`SURELY_NEW`], of what the owner before may have read.
+const AT_ONCE: Millis = Millis(2_000);
 /// Dispatches that are remembered of a partition: what 3,300 a second need.
 const MOST: usize = 100_000;
 
@@ -41,6 +43,8 @@ pub(super) struct Recent {
     order: VecDeque<(UnixMillis, Turn)>,
     /// What was appended until then may have been forgotten.
     forgotten: UnixMillis,
+    /// What was dispatched before that may have been read by the owner before; `None`: nothing was read yet.
+    read_before: Option<UnixMillis>,
 }
 
 impl Recent {
@@ -67,7 +71,9 @@ impl Recent {
         }
         self.turns.insert(turn, offset);
         self.order.push_back((appended, turn));
-        let surely_new_from = UnixMillis(appended.0.saturating_sub(SURELY_NEW.0));
+        let read_before = *self.read_before.get_or_insert(appended + CLOCKS);
+        let within = if dispatched < read_before { AT_ONCE } else { SURELY_NEW };
+        let surely_new_from = UnixMillis(appended.0.saturating_sub(within.0));
         match dispatched < surely_new_from.max(self.forgotten) {
             true => Seen::Unsure,
             false => Seen::New,
@@ -109,10 +115,21 @@ mod tests {
     #[test]
     fn what_was_written_long_before_it_was_appended_is_unsure() {
         let mut recent = Recent::default();
-        assert_eq!(seen(&mut recent, 1, 0, (75_000, 100_000)), Seen::New);
-        assert_eq!(seen(&mut recent, 2, 1, (74_999, 100_000)), Seen::Unsure);
-        assert_eq!(seen(&mut recent, 3, 2, (0, 100_000)), Seen::Unsure);
-        assert_eq!(seen(&mut recent, 4, 3, (200_000, 100_000)), Seen::New, "its clock is ahead");
+        assert_eq!(seen(&mut recent, 1, 0, (60_000, 60_000)), Seen::New);
+        assert_eq!(seen(&mut recent, 2, 1, (75_000, 100_000)), Seen::New);
+        assert_eq!(seen(&mut recent, 3, 2, (74_999, 100_000)), Seen::Unsure);
+        assert_eq!(seen(&mut recent, 4, 3, (0, 100_000)), Seen::Unsure);
+        assert_eq!(seen(&mut recent, 5, 4, (200_000, 100_000)), Seen::New, "its clock is ahead");
+    }
+
+    #[test]
+    fn what_the_owner_before_may_have_read_is_new_only_if_it_was_appended_at_once() {
+        let mut recent = Recent::default();
+        assert_eq!(seen(&mut recent, 1, 0, (98_000, 100_000)), Seen::New);
+        assert_eq!(seen(&mut recent, 2, 1, (97_999, 100_000)), Seen::Unsure);
+        // For as long as clocks may be apart.
+        assert_eq!(seen(&mut recent, 3, 2, (104_999, 107_000)), Seen::Unsure);
+        assert_eq!(seen(&mut recent, 4, 3, (105_000, 107_100)), Seen::New);
     }
 
     #[test]

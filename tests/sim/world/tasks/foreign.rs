@@ -13,7 +13,7 @@ use crate::plan::SECOND;
 use crate::world::World;
 
 /// A copy of a dispatch that is written later than that after it is known for one.
-const COPIED_WITHIN: Millis = Millis(25 * SECOND);
+const COPIED_WITHIN: Millis = Millis(2 * SECOND);
 /// Headers that hold what a seal covers, and may be changed.
 const SEALED: [&[u8]; 3] = [b"x-delay-state", b"x-delay-task", b"x-delay-result"];
 
