@@ -130,7 +130,10 @@ impl Look {
 
     pub(super) fn tick(&mut self) {
         self.look();
-        let is_well = !self.seen.holds() && self.missing.is_empty();
+        self.look_at_ids();
+        // Again soon where that did not succeed: a topic that is created again before its id is known goes unnoticed.
+        let is_known = self.ids.len() == self.wanted.specs.len();
+        let is_well = is_known && !self.seen.holds() && self.missing.is_empty();
         self.due = Instant::now() + if is_well { EVERY } else { EVERY_MISCONFIGURED };
     }
 
@@ -159,7 +162,6 @@ impl Look {
         self.missing = missing;
         self.say(&findings);
         self.seen.tell(&findings);
-        self.look_at_ids();
     }
 
     /// Commands of waterclock in this text, for a shell that knows nothing of this process.
