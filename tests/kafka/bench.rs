@@ -132,3 +132,18 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
         left => Err(format!("{left:?}")),
     });
 }
+
+#[test]
+fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
+    let brokers = variable("KAFKA_BOOTSTRAP");
+    let output = waterclock()
+        .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2", "--case", "tasks"])
+        .args(["--records", "1000", "--seconds", "1", "--delay", "3s"])
+        .output()
+        .expect("the binary runs");
+    let told = String::from_utf8_lossy(&output.stderr);
+    let bench: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("no summary: {error}\n{told}"));
+    assert!(output.status.success() && bench["ok"] == true, "{bench}\n{told}");
+    println!("{bench:#}");
+}

@@ -46,7 +46,7 @@ const LINES: usize = 64;
 /// Connections that create batches, and tasks in each of them.
 const BATCH_LINES: usize = 4;
 const BATCH: u64 = 500;
-/// Rounds of each rate and of its raw limit, in turn; the median counts.
+/// Rounds of each rate and of its raw limit, in turn; the median counts. None is longer than the steady case.
 const ROUNDS: u64 = 3;
 const RAW_ROUND: Duration = Duration::from_secs(2);
 const CREATE_ROUND: Duration = Duration::from_secs(5);
@@ -86,6 +86,8 @@ struct Stage<'a, 'b> {
     cases: &'a Cases<'b>,
     runtime: Runtime,
     stub: Stub,
+    /// Of the steady case.
+    seconds: u64,
 }
 
 impl Cases<'_> {
@@ -94,11 +96,11 @@ impl Cases<'_> {
         let mut runtime = tokio::runtime::Builder::new_multi_thread();
         let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::Start)?;
         let stub = runtime.block_on(Stub::start()).map_err(Failed::Start)?;
-        let stage = Stage { cases: self, runtime, stub };
+        let stage = Stage { cases: self, runtime, stub, seconds };
         let (service, memory, batched) = stage.memory(records)?;
         let single = stage.singles(&service)?;
         let calls = stage.spike(&service, (records / SPIKE_PART).max(1), batched.per_second)?;
-        let steady = stage.steady(&service, seconds, delay)?;
+        let steady = stage.steady(&service, delay)?;
         drop(service);
         let faults = stage.faults(most(records))?;
         let delivery = name(Delivery::ExactlyOnce);
@@ -123,6 +125,10 @@ impl Stage<'_, '_> {
         }
         let ended = self.runtime.block_on(running).map_err(|_| Failed::Died)?;
         ended.map_err(|source| Failed::Ask { what, source })
+    }
+
+    fn over(&self, round: Duration) -> Until {
+        Until::Over(round.min(Duration::from_secs(self.seconds)))
     }
 
     fn sleep(&self, span: Duration) -> Result<(), Failed> {
@@ -365,13 +371,13 @@ impl Stage<'_, '_> {
         self.cases.observer.phase("creating single tasks", ROUNDS);
         for round in 0..ROUNDS {
             let live: Make = Arc::new(|_| Question::get("/health/live"));
-            let until = (0, Until::Over(RAW_ROUND));
+            let until = (0, self.over(RAW_ROUND));
             let asked = self.run("ask whether it lives", closed(to, LINES, until, live))?;
             raw.push(asked.per_second());
             let now = self.cases.now();
             let make: Make = Arc::new(move |n| create(&far(n, now)));
             let before = service.cpu();
-            let until = (round << 32, Until::Over(CREATE_ROUND));
+            let until = (round << 32, self.over(CREATE_ROUND));
             let answers = self.run("create tasks", closed(to, LINES, until, make))?;
             cpu = service.cpu().since(&before);
             rounds.push(answers.per_second());
@@ -397,7 +403,7 @@ impl Stage<'_, '_> {
         let mut raw = Vec::new();
         for _ in 0..ROUNDS {
             let make: Make = Arc::new(|n| Question::post(&format!("{CALL}{n}"), BODY.to_owned()));
-            let until = (0, Until::Over(RAW_ROUND));
+            let until = (0, self.over(RAW_ROUND));
             let asked = closed(self.stub.address, LINES, until, make);
             raw.push(self.run("call the stub", asked)?.per_second());
         }
@@ -434,7 +440,8 @@ impl Stage<'_, '_> {
     }
 
     /// Created and called at a steady rate.
-    fn steady(&self, service: &Service, seconds: u64, delay: Millis) -> Result<Steady, Failed> {
+    fn steady(&self, service: &Service, delay: Millis) -> Result<Steady, Failed> {
+        let seconds = self.seconds;
         let Floor { arrival_ms: floor_ms, .. } =
             self.cases.floor(RATE, seconds.min(FLOOR_SECONDS_MAX))?;
         let count = RATE * seconds;
