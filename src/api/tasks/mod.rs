@@ -232,7 +232,7 @@ const fn bytes_max(kind: Kind) -> usize {
     }
 }
 
-/// Actions need no body: the path says it all.
+/// Actions have no fields: the path says it all.
 fn is_bodyless(path: &str) -> bool {
     [":retry", ":pause", ":resume"].iter().any(|action| path.ends_with(action))
 }

@@ -409,6 +409,46 @@ async fn a_body_that_is_too_large_too_deep_or_none_is_refused() {
 }
 
 #[tokio::test]
+async fn an_action_has_no_fields_and_one_that_is_there_is_named() {
+    let api = Api::new();
+    api.put_task("abc", "shop");
+    let none = Value::Null;
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &json!({})).await.status, 200);
+    let (service, address) =
+        ("/v1/projects/shop/services/billing", json!({"address": "https://b.example"}));
+    assert_eq!(api.ask("", "PUT", service, &address).await.status, 200);
+    let before = api.world().revision;
+    let mut paths = vec!["/v1/tasks/abc:retry".to_owned()];
+    for of in ["/v1/projects/shop", service, "/v1/targets/orders"] {
+        paths.extend([":pause", ":resume"].map(|action| format!("{of}{action}")));
+    }
+    let json = "application/json";
+    for path in &paths {
+        for (body, at, want) in [
+            (r#"{"at": 5}"#, "at", "is not a field of this request; it has no fields"),
+            ("[]", "request", "is []; want a JSON object"),
+            ("null", "request", "is null; want a JSON object"),
+            ("{", "request", "is not JSON"),
+        ] {
+            let request =
+                Request::builder().method("POST").uri(path).header(header::CONTENT_TYPE, json);
+            let told = api.send(request, Body::from(body)).await;
+            assert_eq!((told.status, told.code()), (422, "wrong_fields"), "{path} {body}");
+            assert_eq!(told.places(), [at], "{path} {body}");
+            let detail = told.json["errors"][0]["detail"].as_str().expect("a detail");
+            assert!(detail.starts_with(want), "{path} {body}: {detail}");
+        }
+    }
+    assert_eq!(api.world().revision, before, "nothing was changed");
+    for path in &paths {
+        for body in [&none, &json!({})] {
+            let told = api.ask("", "POST", path, body).await;
+            assert_eq!(told.status, 200, "{path} {body}: {told:?}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn each_task_of_a_batch_has_its_own_status() {
     let api = Api::with_tokens();
     let good = call(&json!({"type": "http", "request_id": "a"}));

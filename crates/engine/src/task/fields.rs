@@ -232,6 +232,7 @@ impl<'v> Fields<'v> {
         for name in self.map.keys().filter(|name| !known.contains(&name.as_str())) {
             let hint = match nearest(name, known) {
                 Some(near) => format!("did you mean {near}?"),
+                None if known.is_empty() => "it has no fields".to_owned(),
                 None => format!("the fields are {}", known.join(", ")),
             };
             wrongs.add(self.at(name), format!("is not a field of {of}; {hint}"));

@@ -95,6 +95,22 @@ pub fn read(of: TaskType, json: &[u8], max: usize) -> Result<Request, Vec<Wrong>
     sound(request, wrongs)
 }
 
+/// Reads the body of a request that has no fields: there is none, or it is an object without fields.
+///
+/// # Errors
+/// Every field that stands there, or what is there instead of an object.
+pub fn read_empty(json: &[u8], max: usize) -> Result<(), Vec<Wrong>> {
+    if json.is_empty() {
+        return Ok(());
+    }
+    let mut wrongs = Wrongs::default();
+    let map = document(DOCUMENT, json, max, &mut wrongs);
+    if let Some(map) = &map {
+        Fields::of_document(map).only(&[], "this request", &mut wrongs);
+    }
+    sound(map.map(drop), wrongs)
+}
+
 /// Each task of a batch, or what is wrong with it.
 pub type Batch = Vec<Result<Request, Vec<Wrong>>>;
 
