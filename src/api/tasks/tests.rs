@@ -385,6 +385,26 @@ async fn every_wrong_field_is_named_and_nothing_is_submitted() {
 }
 
 #[tokio::test]
+async fn a_delay_that_is_too_long_is_told_the_longest_one() {
+    let api = Api::new();
+    let longest = "is more than 400d ahead, which is the longest delay here (max-delay)";
+    let length = r#"want seconds (5) or a length of time ("1m30s")"#;
+    for (delay, want) in [
+        (json!("401d"), longest.to_owned()),
+        (json!(34_560_001), longest.to_owned()),
+        (json!("9999999999d"), longest.to_owned()),
+        (json!(u64::MAX), longest.to_owned()),
+        (json!("soon"), format!(r#"is "soon"; {length}"#)),
+        (json!(-1), format!("is -1; {length}")),
+    ] {
+        let told = api.create(&json!({"delay": delay})).await;
+        assert_eq!(told.status, 422, "{delay}");
+        assert_eq!(told.json["errors"], json!([{"at": "delay", "detail": want}]), "{delay}");
+    }
+    assert_eq!(api.create(&json!({"delay": "400d"})).await.status, 201);
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_too_deep_or_none_is_refused() {
     let api = Api::new();
     let send = |kind: &'static str, path: &'static str, body: String| {

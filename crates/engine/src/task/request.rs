@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::super::{Millis, UnixMillis};
 use super::Wrong;
-use super::fields::{self, Fields, Wrongs, bytes, document, item, length, text, wanted};
+use super::fields::{self, Fields, Wrongs, any_length, bytes, document, item, text, wanted};
 use super::id::REQUEST_ID_MAX;
 use super::spec::{self, KEY_MAX, Kind, SPEC_MAX, Spec};
 
@@ -236,11 +236,8 @@ fn one(of: Option<TaskType>, mut map: Map<String, Value>, wrongs: &mut Wrongs) -
 /// `trigger_at` or `delay`.
 fn due(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Due> {
     let at = fields.read("trigger_at", wrongs, time).map(Due::At);
-    let delay = fields
-        .read("delay", wrongs, |value| {
-            length(value, Millis(0)..=Millis(TIMES.end() - TIMES.start()))
-        })
-        .map(Due::In);
+    // The lanes' longest delay is looked at where it is known.
+    let delay = fields.read("delay", wrongs, any_length).map(Due::In);
     match (fields.has("trigger_at"), fields.has("delay")) {
         (true, true) => {
             wrongs.add("delay", "is there beside trigger_at; want exactly one of them");
