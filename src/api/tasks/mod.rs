@@ -95,7 +95,7 @@ pub enum Failure {
     PayloadGone(String),
     /// The record is larger than the intake takes.
     TooLarge(String),
-    /// The token of a page is none, or was given for another filter.
+    /// The token of a page is none, was altered, or was given for another filter.
     BadPage(String),
 }
 
