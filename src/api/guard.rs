@@ -18,6 +18,7 @@ use super::auth::{Access, Caller};
 use super::gate::{Gate, Held, Kind, Permit, Who};
 use super::hosts::{Foreign, Hosts};
 use super::problem::Problem;
+use crate::engine::task::request::read_empty;
 use crate::telemetry;
 
 /// Longest wait for a whole body.
@@ -42,7 +43,7 @@ pub(super) struct Rules {
     pub(super) kind: fn(&Method, &str) -> Kind,
     /// Bytes that its body may have.
     pub(super) bytes_max: fn(Kind) -> usize,
-    /// Whether what has this path may be asked without a body, and so without a type of one.
+    /// Whether a POST to this path has no fields: its body is missing, and so has no type, or is an empty object.
     pub(super) is_bodyless: fn(&str) -> bool,
     /// Who asks, if he may.
     pub(super) caller: fn(&Access, &Request) -> Result<Caller, Problem>,
@@ -88,7 +89,8 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Perm
     let caller = (guard.rules.caller)(&guard.access, &request)?;
     let kind = (guard.rules.kind)(request.method(), request.uri().path());
     let takes_body = matches!(*request.method(), Method::POST | Method::PATCH | Method::PUT);
-    let may_be_bare = (guard.rules.is_bodyless)(request.uri().path()) && is_bare(request.headers());
+    let has_no_fields = takes_body && (guard.rules.is_bodyless)(request.uri().path());
+    let may_be_bare = has_no_fields && is_bare(request.headers());
     if takes_body && !may_be_bare && has_body(&request) && !is_json(request.headers()) {
         telemetry::api_refused("media_type");
         let detail = "a body is JSON, and its Content-Type application/json";
@@ -98,7 +100,11 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Perm
     let (mut head, body) = request.into_parts();
     head.extensions.insert(Came { time: (guard.clock)(), at: Instant::now() });
     head.extensions.insert(caller);
-    let body = whole(body, (guard.rules.bytes_max)(kind)).await?;
+    let bytes_max = (guard.rules.bytes_max)(kind);
+    let body = whole(body, bytes_max).await?;
+    if has_no_fields {
+        read_empty(&body, bytes_max).map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
+    }
     Ok((Request::from_parts(head, Body::from(body)), (kind, permit)))
 }
 

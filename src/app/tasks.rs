@@ -16,7 +16,6 @@ use crate::api::tasks::model::{
 use crate::api::tasks::{Desk, Failure, Tasks};
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
 use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
-use crate::api::timers::token::BadToken;
 use crate::config::Config;
 use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
@@ -98,7 +97,10 @@ impl TasksOfInstance {
             now: self.time()?,
         };
         let after = match &filter.page {
-            Some(token) => Some(place_of(token, &wanted).map_err(bad_page)?),
+            Some(token) => Some(
+                place_of(token, &wanted)
+                    .map_err(|bad| Failure::BadPage(bad.of_page().to_owned()))?,
+            ),
             None => None,
         };
         let (tasks, next) =
@@ -256,16 +258,6 @@ impl Projects for TasksOfInstance {
             }
         })
     }
-}
-
-fn bad_page(bad: BadToken) -> Failure {
-    let detail = match bad {
-        BadToken::OtherFilter => {
-            "it was given for another filter; say the same one with every page"
-        }
-        BadToken::Broken | BadToken::Expired => "it is not a token that an answer gave in `next`",
-    };
-    Failure::BadPage(detail.to_owned())
 }
 
 /// Why a create was not acknowledged.

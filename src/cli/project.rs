@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::client::{Client, Kind, ServerArg, StartWait, typed};
+use super::client::{Client, ClientError, Kind, ServerArg, StartWait, typed};
 use super::task::{length, segment};
 use super::{Failure, Global, Outcome, output, table};
 use crate::api::projects::model::{ProjectList, ProjectSettings, ProjectView, ServiceSettings};
@@ -45,6 +45,8 @@ pub(super) struct Service {
 enum OfService {
     /// Puts a service of a project: what is not said has its default
     Put(Box<PutService>),
+    /// Shows a service
+    Get(OneService),
     /// Keeps its tasks from being dispatched
     Pause(OneService),
     /// Ends its pause
@@ -210,6 +212,27 @@ impl OneService {
     fn path(&self, action: &str) -> String {
         format!("v1/projects/{}/services/{}{action}", self.project, self.service)
     }
+
+    fn get(&self, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let path = format!("v1/projects/{}", self.project);
+        let project = client.ask(Kind::Look, &Method::GET, &path, &[], None)?;
+        let told = self.of(&project)?;
+        output::line(&if global.json() { told.to_string() } else { of_service(&told) })
+    }
+
+    /// The service as the answer about its project has it, with the names of both.
+    fn of(&self, project: &Value) -> Result<Value, ClientError> {
+        let service = project["services"].get(&self.service).and_then(Value::as_object);
+        let mut told = service.cloned().ok_or_else(|| ClientError::Refused {
+            status: 404,
+            detail: format!("there is no service {} in project {}", self.service, self.project),
+            at: None,
+        })?;
+        told.insert("project".to_owned(), self.project.as_str().into());
+        told.insert("service".to_owned(), self.service.as_str().into());
+        Ok(told.into())
+    }
 }
 
 impl Put {
@@ -294,6 +317,7 @@ impl Service {
                     global,
                 )
             }
+            OfService::Get(one) => one.get(global),
             OfService::Pause(one) => {
                 one.to.change(ANY, &Method::POST, &one.path(":pause"), Some(&bare), global)
             }
@@ -343,17 +367,34 @@ fn whole(project: &ProjectView) -> String {
     let mut row = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };
-    let plain = |value: Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
     row("project", project.project.clone());
     row("revision", project.revision.to_string());
     let settings = json!(project.settings);
     for (name, value) in settings.as_object().into_iter().flatten() {
-        row(name, plain(value.clone()));
+        row(name, plain(value));
     }
     for (name, service) in &project.services {
         let paused = if service.settings.paused == Some(true) { ", paused" } else { "" };
         let of = format!("{}, revision {}{paused}", service.settings.address, service.revision);
         row(&format!("service {name}"), of);
+    }
+    table.trim_fmt()
+}
+
+fn plain(value: &Value) -> String {
+    value.as_str().map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Everything that is known of a service, a line each.
+fn of_service(told: &Value) -> String {
+    const FIRST: [&str; 3] = ["project", "service", "revision"];
+    let mut table = table::plain();
+    for name in FIRST {
+        table.add_row([name.to_owned(), plain(&told[name])]);
+    }
+    let settings = told.as_object().into_iter().flatten();
+    for (name, value) in settings.filter(|(name, _)| !FIRST.contains(&name.as_str())) {
+        table.add_row([name.to_owned(), plain(value)]);
     }
     table.trim_fmt()
 }
@@ -401,5 +442,36 @@ mod tests {
             let read = read_request(key, body.to_string().as_bytes());
             assert!(read.is_ok(), "{line}: {read:?}");
         }
+    }
+
+    #[test]
+    fn a_service_is_shown_as_its_project_has_it() {
+        let of = |line: &str| -> OneService {
+            let parsed = Line::try_parse_from(line.split_whitespace()).expect(line);
+            match parsed.command {
+                Either::Service(Service { command: OfService::Get(one) }) => one,
+                _ => panic!("{line}"),
+            }
+        };
+        let project = json!({"project": "shop", "revision": 7, "paused": true, "services": {
+            "billing": {"revision": 3, "address": "https://b.example", "retry": {"count": 5}},
+            "mails": {"revision": 4, "address": "https://m.example"},
+        }});
+        let told = of("x service get shop billing").of(&project).expect("it is there");
+        let want = json!({"project": "shop", "service": "billing", "revision": 3, "address": "https://b.example", "retry": {"count": 5}});
+        assert_eq!(told, want);
+        let text = of_service(&told);
+        let lines: Vec<Vec<&str>> =
+            text.lines().map(|line| line.split_whitespace().collect()).collect();
+        let want = [
+            ["project", "shop"],
+            ["service", "billing"],
+            ["revision", "3"],
+            ["address", "https://b.example"],
+            ["retry", r#"{"count":5}"#],
+        ];
+        assert_eq!(lines, want, "{text}");
+        let error = of("x service get shop bill").of(&project).expect_err("there is none");
+        assert_eq!(error.to_string(), "refused: there is no service bill in project shop");
     }
 }

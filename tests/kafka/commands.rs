@@ -120,6 +120,11 @@ fn members_are_listed_with_their_lanes_and_how_they_are() {
         let is_so = is_well && is_shared && each == [0, 1, 2, 3];
         if is_so { Ok(()) } else { Err(format!("{code:?} {all:?}")) }
     });
+    for member in members().1 {
+        let roles: Vec<&str> =
+            member["roles"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        assert!(roles.contains(&"lanes") && roles.contains(&"api"), "{member}");
+    }
     let (code, said, _) = run(&fixture, &["members"]);
     assert_eq!((code, said.lines().count()), (Some(0), 3), "{said}");
     assert!(said.starts_with("instance"), "{said}");

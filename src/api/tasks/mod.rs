@@ -95,7 +95,7 @@ pub enum Failure {
     PayloadGone(String),
     /// The record is larger than the intake takes.
     TooLarge(String),
-    /// The token of a page is none, or was given for another filter.
+    /// The token of a page is none, was altered, or was given for another filter.
     BadPage(String),
 }
 
@@ -232,7 +232,7 @@ const fn bytes_max(kind: Kind) -> usize {
     }
 }
 
-/// Actions need no body: the path says it all.
+/// Actions have no fields: the path says it all.
 fn is_bodyless(path: &str) -> bool {
     [":retry", ":pause", ":resume"].iter().any(|action| path.ends_with(action))
 }

@@ -385,6 +385,26 @@ async fn every_wrong_field_is_named_and_nothing_is_submitted() {
 }
 
 #[tokio::test]
+async fn a_delay_that_is_too_long_is_told_the_longest_one() {
+    let api = Api::new();
+    let longest = "is more than 400d ahead, which is the longest delay here (max-delay)";
+    let length = r#"want seconds (5) or a length of time ("1m30s")"#;
+    for (delay, want) in [
+        (json!("401d"), longest.to_owned()),
+        (json!(34_560_001), longest.to_owned()),
+        (json!("9999999999d"), longest.to_owned()),
+        (json!(u64::MAX), longest.to_owned()),
+        (json!("soon"), format!(r#"is "soon"; {length}"#)),
+        (json!(-1), format!("is -1; {length}")),
+    ] {
+        let told = api.create(&json!({"delay": delay})).await;
+        assert_eq!(told.status, 422, "{delay}");
+        assert_eq!(told.json["errors"], json!([{"at": "delay", "detail": want}]), "{delay}");
+    }
+    assert_eq!(api.create(&json!({"delay": "400d"})).await.status, 201);
+}
+
+#[tokio::test]
 async fn a_body_that_is_too_large_too_deep_or_none_is_refused() {
     let api = Api::new();
     let send = |kind: &'static str, path: &'static str, body: String| {
@@ -406,6 +426,46 @@ async fn a_body_that_is_too_large_too_deep_or_none_is_refused() {
     // A body of 1 MiB is taken, in base64 too.
     let body = base64::Engine::encode(&base64::engine::general_purpose::STANDARD, vec![7; 1 << 20]);
     assert_eq!(api.create(&json!({"body_b64": body})).await.status, 201);
+}
+
+#[tokio::test]
+async fn an_action_has_no_fields_and_one_that_is_there_is_named() {
+    let api = Api::new();
+    api.put_task("abc", "shop");
+    let none = Value::Null;
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &json!({})).await.status, 200);
+    let (service, address) =
+        ("/v1/projects/shop/services/billing", json!({"address": "https://b.example"}));
+    assert_eq!(api.ask("", "PUT", service, &address).await.status, 200);
+    let before = api.world().revision;
+    let mut paths = vec!["/v1/tasks/abc:retry".to_owned()];
+    for of in ["/v1/projects/shop", service, "/v1/targets/orders"] {
+        paths.extend([":pause", ":resume"].map(|action| format!("{of}{action}")));
+    }
+    let json = "application/json";
+    for path in &paths {
+        for (body, at, want) in [
+            (r#"{"at": 5}"#, "at", "is not a field of this request; it has no fields"),
+            ("[]", "request", "is []; want a JSON object"),
+            ("null", "request", "is null; want a JSON object"),
+            ("{", "request", "is not JSON"),
+        ] {
+            let request =
+                Request::builder().method("POST").uri(path).header(header::CONTENT_TYPE, json);
+            let told = api.send(request, Body::from(body)).await;
+            assert_eq!((told.status, told.code()), (422, "wrong_fields"), "{path} {body}");
+            assert_eq!(told.places(), [at], "{path} {body}");
+            let detail = told.json["errors"][0]["detail"].as_str().expect("a detail");
+            assert!(detail.starts_with(want), "{path} {body}: {detail}");
+        }
+    }
+    assert_eq!(api.world().revision, before, "nothing was changed");
+    for path in &paths {
+        for body in [&none, &json!({})] {
+            let told = api.ask("", "POST", path, body).await;
+            assert_eq!(told.status, 200, "{path} {body}: {told:?}");
+        }
+    }
 }
 
 #[tokio::test]

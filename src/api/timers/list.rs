@@ -15,7 +15,7 @@ use super::deadline::{self, Deadline};
 use super::model::{Cursor, Filter, LaneTimer, Page, Placed, TimersError};
 use super::params::{self, Query};
 use super::peer::{Owners, PeerReply, PeerRequest, fault};
-use super::token::{self, BadToken};
+use super::token;
 use super::{Answered, json, tracked};
 use crate::engine::UnixMillis;
 
@@ -76,15 +76,7 @@ fn limit(text: Option<String>) -> Result<usize, Problem> {
 
 /// The place of a page token.
 pub(super) fn place(token: &str, filter: &Filter) -> Result<Cursor, Problem> {
-    token::page(token, filter).map_err(|bad| {
-        let detail = match bad {
-            BadToken::OtherFilter => {
-                "it was given for another filter; say the same one with every page"
-            }
-            _ => "it is not a token that an answer gave in `next`",
-        };
-        Problem::bad("bad_page", "query.page", detail)
-    })
+    token::page(token, filter).map_err(|bad| Problem::bad("bad_page", "query.page", bad.of_page()))
 }
 
 /// At most `limit` timers behind a place, in order, and where the next page begins; `None`: there is none.

@@ -14,17 +14,30 @@ pub const COUNT_MS_MAX: u64 = 15 * 60_000;
 /// Bytes of the seal that stand in the token of a count.
 const SEAL_BYTES: usize = 16;
 /// The form of a page token.
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 
 /// Why a token says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BadToken {
     /// It was not made here.
     Broken,
-    /// It was made for another filter.
+    /// It was made for another filter, or altered.
     OtherFilter,
     /// It is too old.
     Expired,
+}
+
+impl BadToken {
+    /// What is wrong with the token of a page.
+    #[must_use]
+    pub const fn of_page(self) -> &'static str {
+        match self {
+            Self::OtherFilter => {
+                "it was given for another filter, or altered; send `next` as it was given, and the same filter with every page"
+            }
+            Self::Broken | Self::Expired => "it is not a token that an answer gave in `next`",
+        }
+    }
 }
 
 /// A token for what is behind a place; it goes with its filter.
@@ -32,30 +45,30 @@ pub fn of_page(cursor: Cursor, filter: &impl Serialize) -> String {
     let mut bytes = vec![VERSION];
     bytes.extend(cursor.due.to_be_bytes());
     bytes.extend(cursor.order);
-    bytes.extend(sum(filter));
+    bytes.extend(sum(&bytes, filter));
     URL_SAFE_NO_PAD.encode(bytes)
 }
 
 /// The place of a token.
 pub fn page(token: &str, filter: &impl Serialize) -> Result<Cursor, BadToken> {
     let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|_| BadToken::Broken)?;
-    let Some(([VERSION], rest)) = bytes.split_first_chunk() else { return Err(BadToken::Broken) };
-    let Some((due, rest)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
-    let Some((order, rest)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
-    let sum = sum(filter);
-    if rest.len() != sum.len() {
+    let Some((place, sum_given)) = bytes.split_last_chunk::<4>() else {
         return Err(BadToken::Broken);
-    }
-    if rest != sum {
+    };
+    let Some(([VERSION], rest)) = place.split_first_chunk() else { return Err(BadToken::Broken) };
+    let Some((due, order)) = rest.split_first_chunk() else { return Err(BadToken::Broken) };
+    let Ok(order) = order.try_into() else { return Err(BadToken::Broken) };
+    if *sum_given != sum(place, filter) {
         return Err(BadToken::OtherFilter);
     }
-    Ok(Cursor { due: u64::from_be_bytes(*due), order: *order })
+    Ok(Cursor { due: u64::from_be_bytes(*due), order })
 }
 
-/// A few bytes that tell one filter from another.
-fn sum(filter: &impl Serialize) -> [u8; 4] {
+/// A few bytes that tell one place and filter from another. They are no seal: a forged place shows nothing that the filter does not.
+fn sum(place: &[u8], filter: &impl Serialize) -> [u8; 4] {
     use sha2::Digest as _;
-    let bytes = sha2::Sha256::digest(serde_json::to_vec(filter).unwrap_or_default());
+    let filter = serde_json::to_vec(filter).unwrap_or_default();
+    let bytes = sha2::Sha256::new().chain_update(place).chain_update(filter).finalize();
     [bytes[0], bytes[1], bytes[2], bytes[3]]
 }
 
@@ -170,8 +183,20 @@ mod tests {
             ("no base64", "?", &filter, BadToken::Broken),
             ("empty", "", &filter, BadToken::Broken),
             ("another form", &format!("B{}", &token[1..]), &filter, BadToken::Broken),
+            (
+                "another place",
+                &format!("{}Q{}", &token[..5], &token[6..]),
+                &filter,
+                BadToken::OtherFilter,
+            ),
         ] {
             assert_eq!(page(token, filter), Err(want), "{why}");
+        }
+        for at in 0..token.len() {
+            let mut altered = token.clone().into_bytes();
+            altered[at] = if altered[at] == b'A' { b'Q' } else { b'A' };
+            let altered = String::from_utf8(altered).expect("letters");
+            assert!(page(&altered, &filter).is_err(), "the character {at}: {altered}");
         }
     }
 

@@ -162,6 +162,11 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
     assert_eq!(end_of(&process, kafka)["task_status"], "finished");
     let seen = Log::open(&fixture, &topic).count(1).to_vec();
     assert_eq!((seen.len(), seen[0].text()), (1, "v".to_owned()));
+    ends(&process, 0, &["service", "put", PROJECT, "billing", "--address", &stub.url("/")]);
+    let told = ends(&process, 0, &["service", "get", PROJECT, "billing", "--json"]).json();
+    assert_eq!((&told["address"], &told["service"]), (&stub.url("/").into(), &"billing".into()));
+    let unknown = ends(&process, 1, &["service", "get", PROJECT, "bill"]);
+    assert!(unknown.error.contains("there is no service bill"), "{unknown:?}");
     let of_project = api.list(&format!("project={PROJECT}&status=finished"));
     assert_eq!(of_project.len(), 2);
     process.stop_well();

@@ -232,6 +232,7 @@ impl<'v> Fields<'v> {
         for name in self.map.keys().filter(|name| !known.contains(&name.as_str())) {
             let hint = match nearest(name, known) {
                 Some(near) => format!("did you mean {near}?"),
+                None if known.is_empty() => "it has no fields".to_owned(),
                 None => format!("the fields are {}", known.join(", ")),
             };
             wrongs.add(self.at(name), format!("is not a field of {of}; {hint}"));
@@ -290,17 +291,27 @@ pub(super) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64,
     })
 }
 
-/// A length of time within bounds: an integer of *seconds*, or a text as `x-delay` takes it, with its unit.
+/// What an answer wants for a length of time.
+const LENGTH: &str = "seconds (5) or a length of time (\"1m30s\")";
+
+/// A length of time of any size: an integer of *seconds*, or a text as `x-delay` takes it, with its unit.
+pub(super) fn any_length(value: &Value) -> Result<Millis, String> {
+    read_length(value).ok_or_else(|| wanted(value, LENGTH))
+}
+
+/// A length of time as [`any_length`] reads it, within bounds.
 pub(super) fn length(value: &Value, bounds: RangeInclusive<Millis>) -> Result<Millis, String> {
-    let length = match value {
+    read_length(value).filter(|length| bounds.contains(length)).ok_or_else(|| {
+        wanted(value, &format!("{LENGTH}, from {} to {}", bounds.start(), bounds.end()))
+    })
+}
+
+fn read_length(value: &Value) -> Option<Millis> {
+    match value {
         Value::Number(number) => number.as_u64().map(|s| Millis(s.saturating_mul(1_000))),
         Value::String(text) => duration_with_unit(text),
         _ => None,
-    };
-    length.filter(|length| bounds.contains(length)).ok_or_else(|| {
-        let (from, to) = (bounds.start(), bounds.end());
-        wanted(value, &format!("seconds (5) or a length of time (\"1m30s\"), from {from} to {to}"))
-    })
+    }
 }
 
 /// Bytes in base64, at most so many.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use super::super::{Millis, UnixMillis};
 use super::Wrong;
-use super::fields::{self, Fields, Wrongs, bytes, document, item, length, text, wanted};
+use super::fields::{self, Fields, Wrongs, any_length, bytes, document, item, text, wanted};
 use super::id::REQUEST_ID_MAX;
 use super::spec::{self, KEY_MAX, Kind, SPEC_MAX, Spec};
 
@@ -93,6 +93,22 @@ pub fn read(of: TaskType, json: &[u8], max: usize) -> Result<Request, Vec<Wrong>
     let map = document(DOCUMENT, json, max, &mut wrongs);
     let request = map.and_then(|map| one(Some(of), map, &mut wrongs));
     sound(request, wrongs)
+}
+
+/// Reads the body of a request that has no fields: there is none, or it is an object without fields.
+///
+/// # Errors
+/// Every field that stands there, or what is there instead of an object.
+pub fn read_empty(json: &[u8], max: usize) -> Result<(), Vec<Wrong>> {
+    if json.is_empty() {
+        return Ok(());
+    }
+    let mut wrongs = Wrongs::default();
+    let map = document(DOCUMENT, json, max, &mut wrongs);
+    if let Some(map) = &map {
+        Fields::of_document(map).only(&[], "this request", &mut wrongs);
+    }
+    sound(map.map(drop), wrongs)
 }
 
 /// Each task of a batch, or what is wrong with it.
@@ -220,11 +236,8 @@ fn one(of: Option<TaskType>, mut map: Map<String, Value>, wrongs: &mut Wrongs) -
 /// `trigger_at` or `delay`.
 fn due(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Due> {
     let at = fields.read("trigger_at", wrongs, time).map(Due::At);
-    let delay = fields
-        .read("delay", wrongs, |value| {
-            length(value, Millis(0)..=Millis(TIMES.end() - TIMES.start()))
-        })
-        .map(Due::In);
+    // The lanes' longest delay is looked at where it is known.
+    let delay = fields.read("delay", wrongs, any_length).map(Due::In);
     match (fields.has("trigger_at"), fields.has("delay")) {
         (true, true) => {
             wrongs.add("delay", "is there beside trigger_at; want exactly one of them");
