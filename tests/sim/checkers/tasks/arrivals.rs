@@ -22,6 +22,10 @@ const ON_ITS_WAY_MAX: Time = 90 * SECOND;
 /// What waits in tiers for a topic has come up within this, and what is due later waits for it.
 const COMES_UP_WITHIN: Time = 40 * SECOND;
 
+/// Of the bytes that a project has for topics so many come up again in a second, and the tiers that they wait in are up to three
+/// times as long as that takes.
+const BYTES_PER_SECOND: usize = (4 << 20) / 3;
+
 /// Of a task's body the first bytes are its id.
 const ID_BYTES: usize = 32;
 
@@ -154,6 +158,9 @@ impl Item<'_> {
     /// When it has arrived at the latest where all is well.
     fn latest(&self, world: &World) -> Time {
         let mut latest = self.due + LATE_MAX;
+        let drafts = world.tasks.drafts.iter().filter(|draft| draft.topic.is_some());
+        let bytes: usize = drafts.map(|draft| draft.body.len()).sum();
+        let of_bytes = (bytes as Time * SECOND) / BYTES_PER_SECOND as Time;
         for stop in self.stops(world) {
             if stop.from > latest {
                 break;
@@ -161,7 +168,7 @@ impl Item<'_> {
             let comes_up = if stop.is_of_topic { COMES_UP_WITHIN } else { 0 };
             if stop.to > self.due {
                 let put_off = (stop.to - stop.from) / 4;
-                let put_off = put_off.max(SECOND).saturating_add(comes_up);
+                let put_off = put_off.max(SECOND).max(of_bytes).saturating_add(comes_up);
                 latest = latest.max(stop.to.saturating_add(IN_FORCE + put_off + LATE_MAX));
             } else {
                 latest = latest.max(stop.to + IN_FORCE + comes_up + LATE_MAX);
