@@ -161,6 +161,9 @@ struct PutService {
     /// The name of the secret that is sent as bearer token
     #[arg(long, value_name = "NAME")]
     bearer: Option<String>,
+    /// The name of the secret with the client certificate that its calls show
+    #[arg(long, value_name = "NAME")]
+    client_certificate: Option<String>,
 }
 
 /// Whatever revision it has.
@@ -270,6 +273,7 @@ impl PutService {
             }),
             secret: self.secret.clone(),
             bearer: self.bearer.clone(),
+            client_certificate: self.client_certificate.clone(),
         }
     }
 }
@@ -425,7 +429,7 @@ mod tests {
             "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --if-revision 3 --target a.* --target b --history 30d --paused",
             "x project put shop --if-revision 0",
             "x project put shop",
-            "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --concurrency 2",
+            "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",
         ];
         for line in lines {
             let parsed = Line::try_parse_from(line.split_whitespace()).expect(line);

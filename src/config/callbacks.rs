@@ -47,10 +47,10 @@ pub struct CallbacksConfig {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct SecretConfig {
-    /// A bearer token, or a key to sign calls with: `whsec_` and 24 to 64 bytes in base64. `value.file` names a file that
-    /// holds it.
+    /// A bearer token; or a key to sign calls with: `whsec_` and 24 to 64 bytes in base64; or a client certificate: PEM with
+    /// a private key in PKCS #8, its certificate, and the chain. `value.file` names a file that holds it.
     ///
-    /// Default: not set; a secret without it is refused. Range: visible ASCII, at most 1 MiB.
+    /// Default: not set; a secret without it is refused. Range: visible ASCII, or PEM; at most 1 MiB.
     pub value: Option<SecretText>,
 
     /// A key that calls are signed with, too, while receivers change from it to the one in `value`. `previous.file` names a

@@ -381,12 +381,20 @@ fn a_secret_comes_from_a_file_or_from_the_environment_and_is_not_printed() {
 fn a_secret_of_callbacks_comes_from_a_file_or_the_environment_and_is_not_printed() {
     let directory = tempfile::tempdir().unwrap();
     let path = secret(&directory, "key", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n", 0o600);
-    let text = format!("[secrets.signs]\nvalue.file = {path:?}\nprojects = [\"shop\", \"b\"]");
+    let made = rcgen::generate_simple_self_signed(["a.example".to_owned()]).unwrap();
+    let pem = made.signing_key.serialize_pem() + &made.cert.pem();
+    let pem_path = secret(&directory, "pem", &pem, 0o600);
+    let text = format!(
+        "[secrets.signs]\nvalue.file = {path:?}\nprojects = [\"shop\", \"b\"]\n\
+         [secrets.shown-too]\nvalue.file = {pem_path:?}\nprojects = [\"shop\"]"
+    );
     let variables = [
         ("WATERCLOCK_SECRETS__TOKEN__VALUE", "t0ken"),
         ("WATERCLOCK_SECRETS__TOKEN__PROJECTS", "shop,b"),
         ("WATERCLOCK_SECRETS__OTHER__VALUE__FILE", path.as_str()),
         ("WATERCLOCK_SECRETS__OTHER__PROJECTS", "shop"),
+        ("WATERCLOCK_SECRETS__SHOWN__VALUE", pem.as_str()),
+        ("WATERCLOCK_SECRETS__SHOWN__PROJECTS", "shop"),
         ("WATERCLOCK_CALLBACKS__NETWORKS", "10.0.0.0/8, fd00::/8"),
     ];
     let config = load(&text, &variables, Overrides::default()).1.unwrap();
@@ -397,9 +405,14 @@ fn a_secret_of_callbacks_comes_from_a_file_or_the_environment_and_is_not_printed
     };
     let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     assert_eq!(["signs", "token", "other"].map(text_of), [key, "t0ken", key]);
+    assert_eq!(
+        ["shown", "shown-too"].map(|name| text_of(name).trim_end().to_owned()),
+        [pem.trim_end(); 2]
+    );
     let callers = config.callers("w-1").unwrap();
     let printed = format!("{config:?} {:?}", callers.secrets);
     assert!(printed.contains("shop") && !printed.contains("t0ken") && !printed.contains("MfKQ"));
+    assert!(!printed.contains("BEGIN"), "{printed}");
     for (name, mode, want) in [("open", 0o644, "mode 644"), ("empty", 0o600, "empty")] {
         let path = secret(&directory, name, if name == "empty" { "" } else { "a" }, mode);
         let text = format!("[secrets.a]\nvalue.file = {path:?}\nprojects = [\"shop\"]");
@@ -426,6 +439,7 @@ fn a_secret_of_callbacks_that_is_wrong_is_named_and_not_shown() {
         ("a key that is none",      "value = \"whsec_hidden\"\nprojects = [\"p\"]",        ["secrets.a.value", "not shown", "24 to 64 bytes"]),
         ("a number",                "value = 51\nprojects = [\"p\"]",                      ["secrets.a.value", "not shown", ""]),
         ("an older token",          "value = \"hidden\"\nprevious = \"x\"\nprojects = [\"p\"]", ["secrets.a.previous", "not shown", "two keys"]),
+        ("no certificate",          "value = \"-----BEGIN hidden\"\nprojects = [\"p\"]",   ["secrets.a.value", "not shown", "PEM with one private key"]),
         ("another key of a file",   "value.path = \"x\"\nprojects = [\"p\"]",              ["secrets.a.value.path", "no such key", ""]),
     ];
     for (why, table, [key, got, want]) in cases {

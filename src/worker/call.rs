@@ -3,21 +3,22 @@
 //! # Invariants
 //! 1. A call ends within its time, whatever the other side does.
 //! 2. Of an answer, no more than [`ANSWER_MAX`] is read, and no more than [`RESPONSE_MAX`] is kept.
-//! 3. No redirect is followed, and no proxy of the environment is used.
+//! 3. A call that is late when it would be sent is not sent.
 
 use std::error::Error as StdError;
 use std::io;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use reqwest::Response;
 use reqwest::header::{HeaderMap, HeaderValue, RETRY_AFTER};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::clients::Clients;
 use super::guard::{Denied, Guard};
 use super::request::{self, Prepared, Refused};
-use super::resolver::{Resolver, Unresolved};
+use super::resolver::Unresolved;
 use super::secrets::Secrets;
 use super::{Clock, Settings};
 use crate::engine::header::Code;
@@ -28,12 +29,6 @@ use crate::engine::work::{CallEnd, Task};
 use crate::engine::{Millis, UnixMillis};
 use crate::telemetry;
 
-/// Name, connection and TLS.
-const CONNECT: Duration = Duration::from_secs(3);
-/// A connection that is not used for so long is closed. Many servers keep theirs for a minute.
-const IDLE: Duration = Duration::from_secs(30);
-/// Idle connections to one host.
-const IDLE_PER_HOST: usize = 256;
 /// Longest body of an answer, in bytes.
 const ANSWER_MAX: usize = 64 << 10;
 /// Most bytes of an answer's headers, names and values together.
@@ -41,7 +36,7 @@ const HEADERS_MAX: usize = 16 << 10;
 
 /// What all calls share.
 pub(super) struct Caller {
-    client: reqwest::Client,
+    clients: Clients,
     guard: Arc<Guard>,
     secrets: Secrets,
     registry: watch::Receiver<Arc<Registry>>,
@@ -63,40 +58,20 @@ impl Caller {
     ) -> Result<Self, reqwest::Error> {
         let Settings { worker, guard, secrets, proxy, lookup } = settings;
         let guard = Arc::new(guard);
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .no_proxy()
-            .referer(false)
-            .retry(reqwest::retry::never())
-            .http1_only()
-            // An answer that inflates could fill the memory.
-            .no_gzip()
-            .no_brotli()
-            .no_zstd()
-            .no_deflate()
-            .connect_timeout(CONNECT)
-            .pool_idle_timeout(IDLE)
-            .pool_max_idle_per_host(IDLE_PER_HOST);
-        let client = match proxy {
-            // It looks names up by itself; the only name that is asked for here is its own, which the operator gave.
-            Some(proxy) => client.proxy(reqwest::Proxy::all(proxy)?),
-            None => client.dns_resolver(Arc::new(Resolver::new(Arc::clone(&guard), lookup))),
-        };
-        Ok(Self { client: client.build()?, guard, secrets, registry, clock, worker })
+        let clients = Clients::new(Arc::clone(&guard), lookup, proxy)?;
+        Ok(Self { clients, guard, secrets, registry, clock, worker })
     }
 
     /// Makes the call of a task, or none if it is later than `by` when it would be sent.
     pub(super) async fn call(&self, task: &Arc<Task>, by: Instant) -> Box<CallEnd> {
         let (started, since) = ((self.clock)(), Instant::now());
-        let registry = Arc::clone(&self.registry.borrow());
-        let prepared = request::prepare(task, &registry, &self.guard, &self.secrets, started);
-        let End { mut result, is_away } = match prepared {
+        let End { mut result, is_away } = match self.prepare(task, started).await {
             Ok(_) if Instant::now() > by => {
                 let mut result = TaskResult::new(Outcome::Deferred);
                 result.until = Some((self.clock)());
                 End { result, is_away: false }
             }
-            Ok(prepared) => self.make(prepared).await,
+            Ok((client, prepared)) => self.make(&client, prepared).await,
             Err(Refused { code, detail }) => {
                 // No other call of a record that is not what was submitted ends otherwise.
                 let is_final = code == Code::BadTask.as_str();
@@ -121,9 +96,22 @@ impl Caller {
         Box::new(CallEnd { result, is_away })
     }
 
-    async fn make(&self, Prepared { http, request, timeout }: Prepared) -> End {
+    /// The request of a task, and what sends it.
+    async fn prepare(
+        &self,
+        task: &Arc<Task>,
+        now: UnixMillis,
+    ) -> Result<(reqwest::Client, Prepared), Refused> {
+        let registry = Arc::clone(&self.registry.borrow());
+        let mut prepared = request::prepare(task, &registry, &self.guard, &self.secrets, now)?;
+        let client = self.clients.that_shows(prepared.certificate.take()).await?;
+        Ok((client, prepared))
+    }
+
+    async fn make(&self, client: &reqwest::Client, prepared: Prepared) -> End {
+        let Prepared { http, request, timeout, certificate: _ } = prepared;
         let mut seen = Seen::default();
-        let asked = tokio::time::timeout(timeout, seen.ask(&self.client, request)).await;
+        let asked = tokio::time::timeout(timeout, seen.ask(client, request)).await;
         let (answer, error) = match asked {
             Ok(Ok(answer)) => (answer, None),
             Ok(Err((answer, error))) => (answer, Some(error)),

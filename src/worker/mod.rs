@@ -10,6 +10,8 @@
 //! It knows neither Kafka nor the API.
 
 mod call;
+mod certificate;
+mod clients;
 mod guard;
 mod request;
 mod resolver;

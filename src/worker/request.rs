@@ -12,6 +12,7 @@ use bytes::Bytes;
 use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
 use url::Url;
 
+use super::certificate::Certificate;
 use super::guard::Guard;
 use super::secrets::Secrets;
 use super::sign;
@@ -32,6 +33,8 @@ pub(super) struct Prepared {
     pub(super) request: reqwest::Request,
     /// For all of it, from the look-up of the name to the end of the answer.
     pub(super) timeout: Duration,
+    /// What the other side sees if it asks for a client certificate.
+    pub(super) certificate: Option<Certificate>,
 }
 
 /// Why no call is made.
@@ -43,6 +46,10 @@ pub(super) struct Refused {
 }
 
 impl Refused {
+    pub(super) fn secret(detail: String) -> Self {
+        Self { code: "secret_denied", detail }
+    }
+
     fn task(detail: impl Into<String>) -> Self {
         Self { code: Code::BadTask.as_str(), detail: detail.into() }
     }
@@ -90,6 +97,10 @@ pub(super) fn prepare(
     let said = Said { task, id, http: &http, now };
     let mut headers = user_headers(&http)?;
     said.add(&mut headers, service, spec.project(), secrets, &body)?;
+    let certificate = service
+        .and_then(|service| service.client_certificate.as_deref())
+        .map(|name| secrets.certificate(name, spec.project()).map_err(Refused::secret))
+        .transpose()?;
     let method = reqwest::Method::from_bytes(http.method.as_str().as_bytes())
         .map_err(|_| Refused::task("its method is none of HTTP's"))?;
     let mut request = reqwest::Request::new(method, url);
@@ -99,7 +110,7 @@ pub(super) fn prepare(
     }
     let timeout = http.timeout.or_else(|| service.map(|service| service.timeout));
     let timeout = timeout.unwrap_or(registry::TIMEOUT).min(registry::TIMEOUT_MAX);
-    Ok(Prepared { http, request, timeout: Duration::from_millis(timeout.0) })
+    Ok(Prepared { http, request, timeout: Duration::from_millis(timeout.0), certificate })
 }
 
 /// The value of a task, without a copy of it.
@@ -179,7 +190,6 @@ impl Said<'_> {
         secrets: &Secrets,
         body: &[u8],
     ) -> Result<(), Refused> {
-        let denied = |detail| Refused { code: "secret_denied", detail };
         let webhook_id = self.webhook_id();
         let seconds = self.now.0 / 1_000;
         headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
@@ -193,14 +203,15 @@ impl Said<'_> {
         headers.insert("waterclock-attempt", self.task.sealed.attempt.into());
         headers.insert("waterclock-due", self.task.sealed.due.0.into());
         if let Some(secret) = service.and_then(|service| service.secret.as_deref()) {
-            let keys = secrets.keys(secret, project).map_err(denied)?;
+            let keys = secrets.keys(secret, project).map_err(Refused::secret)?;
             let text = sign::signatures(keys, &webhook_id, seconds, body);
             let signatures = HeaderValue::try_from(text)
-                .map_err(|_| denied(format!("the secret {secret} gives no signature")))?;
+                .map_err(|_| Refused::secret(format!("the secret {secret} gives no signature")))?;
             headers.insert("webhook-signature", signatures);
         }
         if let Some(bearer) = service.and_then(|service| service.bearer.as_deref()) {
-            headers.insert(AUTHORIZATION, secrets.bearer(bearer, project).map_err(denied)?);
+            headers
+                .insert(AUTHORIZATION, secrets.bearer(bearer, project).map_err(Refused::secret)?);
         }
         Ok(())
     }

@@ -7,23 +7,36 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use reqwest::Identity;
 use reqwest::header::HeaderValue;
 
+use super::certificate::{self, Certificate};
 use super::sign::{KEY_WANTED, Key};
+
+const TWO_KEYS: &str = "two keys to sign with, each of them whsec_ and 24 to 64 bytes in base64";
 
 /// One secret.
 #[derive(Clone)]
 pub struct Secret {
-    /// As calls have it.
-    bearer: HeaderValue,
-    /// The newest first; none: its value is no key.
-    keys: Vec<Key>,
+    value: Value,
     projects: BTreeSet<String>,
 }
 
+/// What it is good for.
+#[derive(Clone)]
+enum Value {
+    Text {
+        /// As calls have it.
+        bearer: HeaderValue,
+        /// The newest first; none: the text is no key.
+        keys: Vec<Key>,
+    },
+    Certificate(Identity),
+}
+
 impl Secret {
-    /// `value`: a bearer token, or a key to sign with (`whsec_` and 24 to 64 bytes in base64). `previous`: a key that calls are signed with, too, until
-    /// every receiver has the new one. `projects`: whose services may name it.
+    /// `value`: a bearer token, a key to sign with (`whsec_` and 24 to 64 bytes in base64), or a client certificate in PEM. `previous`: a key that calls are
+    /// signed with, too, until every receiver has the new one. `projects`: whose services may name it.
     ///
     /// # Errors
     /// What is wrong, without the value.
@@ -32,6 +45,20 @@ impl Secret {
         previous: Option<&str>,
         projects: impl IntoIterator<Item = String>,
     ) -> Result<Self, &'static str> {
+        let value = if certificate::is_pem(value) {
+            match previous {
+                Some(_) => return Err(TWO_KEYS),
+                None => Value::Certificate(certificate::parse(value)?),
+            }
+        } else {
+            Value::text(value, previous)?
+        };
+        Ok(Self { value, projects: projects.into_iter().collect() })
+    }
+}
+
+impl Value {
+    fn text(value: &str, previous: Option<&str>) -> Result<Self, &'static str> {
         let wanted = "visible ASCII without blanks at its ends, not empty; a key to sign with is whsec_ and 24 to 64 bytes in base64";
         let key = Key::parse(value);
         let is_visible = value.bytes().all(|byte| matches!(byte, b' '..=b'~'));
@@ -45,24 +72,17 @@ impl Secret {
         let previous = match previous.map(Key::parse) {
             None => None,
             Some(Some(previous)) if key.is_some() => Some(previous),
-            Some(_) => {
-                return Err(
-                    "two keys to sign with, each of them whsec_ and 24 to 64 bytes in base64",
-                );
-            }
+            Some(_) => return Err(TWO_KEYS),
         };
         let keys = key.into_iter().chain(previous).collect();
-        Ok(Self { bearer, keys, projects: projects.into_iter().collect() })
+        Ok(Self::Text { bearer, keys })
     }
 }
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bearer: _, keys, projects } = self;
-        f.debug_struct("Secret")
-            .field("keys", keys)
-            .field("projects", projects)
-            .finish_non_exhaustive()
+        let Self { value: _, projects } = self;
+        f.debug_struct("Secret").field("projects", projects).finish_non_exhaustive()
     }
 }
 
@@ -82,9 +102,9 @@ impl Secrets {
     /// # Errors
     /// Why there are none.
     pub(super) fn keys(&self, name: &str, project: &str) -> Result<&[Key], String> {
-        match self.of(name, project)?.keys.as_slice() {
-            [] => Err(format!("the secret {name} cannot sign; want {KEY_WANTED}")),
-            keys => Ok(keys),
+        match self.of(name, project)? {
+            Value::Text { keys, .. } if !keys.is_empty() => Ok(keys),
+            _ => Err(format!("the secret {name} cannot sign; want {KEY_WANTED}")),
         }
     }
 
@@ -93,15 +113,36 @@ impl Secrets {
     /// # Errors
     /// Why there is none.
     pub(super) fn bearer(&self, name: &str, project: &str) -> Result<HeaderValue, String> {
-        Ok(self.of(name, project)?.bearer.clone())
+        match self.of(name, project)? {
+            Value::Text { bearer, .. } => Ok(bearer.clone()),
+            Value::Certificate(_) => {
+                Err(format!("the secret {name} is a client certificate; want a token"))
+            }
+        }
     }
 
-    fn of(&self, name: &str, project: &str) -> Result<&Secret, String> {
+    /// The certificate that calls of a project show.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub(super) fn certificate(&self, name: &str, project: &str) -> Result<Certificate, String> {
+        match self.of(name, project)? {
+            Value::Certificate(identity) => {
+                Ok(Certificate { secret: name.to_owned(), identity: identity.clone() })
+            }
+            Value::Text { .. } => {
+                let wanted = certificate::WANTED;
+                Err(format!("the secret {name} is no client certificate; want {wanted}"))
+            }
+        }
+    }
+
+    fn of(&self, name: &str, project: &str) -> Result<&Value, String> {
         let secret = self.0.get(name).ok_or_else(|| {
             format!("the secret {name} is not in this worker's configuration; add it to [secrets]")
         })?;
         if secret.projects.contains(project) {
-            Ok(secret)
+            Ok(&secret.value)
         } else {
             Err(format!(
                 "the project {project} may not use the secret {name}; add it to secrets.{name}.projects"
@@ -113,6 +154,8 @@ impl Secrets {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use super::super::tests::certificate::PEM;
 
     const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
     const OLD: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
@@ -168,6 +211,7 @@ mod tests {
             ("token", Some(KEY)),
             (KEY, Some("token")),
             (KEY, Some("")),
+            (PEM.as_str(), Some(KEY)),
         ];
         for (value, previous) in cases {
             let said = Secret::new(value, previous, []).expect_err(value);

@@ -17,6 +17,7 @@ use crate::engine::work::{Callee, Dispatch, Scope, Turn};
 use crate::engine::{Lane, Millis, Record};
 use crate::patient::patient;
 
+pub(super) mod certificate;
 mod stub;
 use stub::Stub;
 
@@ -24,6 +25,8 @@ const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
 const OLD: &str = "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=";
 /// 90 s before the date that the stub tells.
 const NOW: UnixMillis = UnixMillis(784_111_777_000 - 90_000);
+/// This machine.
+const LOCAL: [&str; 1] = ["127.0.0.0/8"];
 
 /// The callers of one worker, on a runtime of their own.
 struct Worker {
@@ -56,9 +59,13 @@ fn settings(networks: &[&str]) -> Settings {
     Settings {
         worker: "w-1".to_owned(),
         guard: Guard::new(&networks, None).unwrap(),
-        secrets: [secret("signs", KEY, Some(OLD)), secret("token", "t0ken", None)]
-            .into_iter()
-            .collect(),
+        secrets: [
+            secret("signs", KEY, Some(OLD)),
+            secret("token", "t0ken", None),
+            secret("shown", &certificate::PEM, None),
+        ]
+        .into_iter()
+        .collect(),
         proxy: None,
         lookup: Arc::new(names),
     }
@@ -78,7 +85,7 @@ impl Worker {
 
     /// One that may call this machine.
     fn local() -> Self {
-        Self::start(settings(&["127.0.0.0/8"]))
+        Self::start(settings(&LOCAL))
     }
 
     fn order(&self, order: Order) {
@@ -365,11 +372,16 @@ fn what_is_not_in_order_is_not_called() {
 fn a_secret_that_a_project_may_not_use_is_not_sent_and_not_told() {
     let (stub, worker) = (Stub::start(), Worker::local());
     let address = format!("http://{}", stub.address);
+    let https = format!("https://{}", stub.address);
     let named = Arc::new(task(json!({"service": "billing"}), b""));
     for (service, want) in [
         (json!({"address": address, "secret": "missing"}), "not in this worker's configuration"),
         (json!({"address": address, "secret": "token"}), "cannot sign"),
+        (json!({"address": address, "secret": "shown"}), "cannot sign"),
         (json!({"address": address, "bearer": "missing"}), "not in this worker's configuration"),
+        (json!({"address": address, "bearer": "shown"}), "is a client certificate; want a token"),
+        (json!({"address": https, "client_certificate": "missing"}), "not in this worker's"),
+        (json!({"address": https, "client_certificate": "token"}), "want PEM with one private key"),
     ] {
         worker.put_service(&service);
         let end = worker.call(&named);
@@ -377,15 +389,19 @@ fn a_secret_that_a_project_may_not_use_is_not_sent_and_not_told() {
         let error = end.result.error.unwrap_or_default();
         assert!(error.contains(want) && !error.contains("t0ken"), "{error}");
     }
-    let mut registry = Registry::default();
-    let service = registry::read_request(
-        "service/other/billing",
-        json!({"address": address, "bearer": "token"}).to_string().as_bytes(),
-    );
-    registry.apply(service.unwrap().with_revision(1)).unwrap();
-    worker.registry.send_replace(Arc::new(registry));
-    let end = worker.call(&Arc::new(task(json!({"service": "billing", "project": "other"}), b"")));
-    assert!(end.result.error.unwrap_or_default().contains("project other may not use"));
+    for service in [
+        json!({"address": address, "bearer": "token"}),
+        json!({"address": https, "client_certificate": "shown"}),
+    ] {
+        let service =
+            registry::read_request("service/other/billing", service.to_string().as_bytes());
+        let mut registry = Registry::default();
+        registry.apply(service.unwrap().with_revision(1)).unwrap();
+        worker.registry.send_replace(Arc::new(registry));
+        let other = task(json!({"service": "billing", "project": "other"}), b"");
+        let error = worker.call(&Arc::new(other)).result.error.unwrap_or_default();
+        assert!(error.contains("project other may not use"), "{error}");
+    }
     assert_eq!(stub.connections(), 0);
 }
 

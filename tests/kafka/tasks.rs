@@ -7,6 +7,7 @@ mod crashes;
 mod forged;
 mod limits;
 mod misbehaving;
+mod payloads;
 mod refused;
 mod targets;
 mod tokens;

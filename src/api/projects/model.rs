@@ -68,6 +68,9 @@ pub struct ServiceSettings {
     /// The name of the secret that is sent as bearer token.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bearer: Option<String>,
+    /// The name of the secret with the client certificate that its calls show. The address must be `https://`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub client_certificate: Option<String>,
 }
 
 /// A project as it is now.

@@ -8,12 +8,13 @@ use serde_json::{Value, json};
 use super::{Api, LANES, with};
 use crate::support::{
     Fixture, Log, Mode, Out, Rec, assert_each_once, eventually_within, in_both_modes, now_ms, out,
-    patience, waterclock, whole,
+    patience, patient, waterclock, whole,
 };
 
 in_both_modes!(
     what_is_due_for_a_paused_target_waits_and_comes_once_and_in_order_after_the_end,
     what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end,
+    a_pause_stops_what_is_delivered_all_the_time_within_two_seconds,
 );
 
 /// Tasks of a project that is paused, and of one that is not.
@@ -241,4 +242,51 @@ fn what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end(mod
     fixture.wait_until_nothing_is_pending();
     process.stop_well();
     assert_each_once((0..LARGE_RECORDS).map(id), &whole(&fixture, &paused));
+}
+
+/// Records that are due one after the other.
+const FLOWING: usize = 2_000;
+/// Between two of them, in milliseconds.
+const FLOW_APART: u64 = 10;
+/// So many of them in a second are all the time.
+const FLOW: usize = 60;
+
+fn a_pause_stops_what_is_delivered_all_the_time_within_two_seconds(mode: Mode) {
+    let has_tasks = mode == Mode::ExactlyOnce;
+    let fixture = fixture("tasks-target-flow", mode);
+    let flowing = fixture.timed_target("flowing", 1);
+    let mut process = fixture.start(mode);
+    let api = Api::of(&process);
+    let first = now_ms() + 3_000;
+    let due = |n: usize| first + n as u64 * FLOW_APART;
+    let (tasks, timers): (Vec<_>, Vec<_>) =
+        (0..FLOWING).partition(|n: &usize| has_tasks && n.is_multiple_of(3));
+    let (producer, intake) = (fixture.producer(), fixture.names.intake());
+    for n in timers {
+        producer.send(&intake, &record(n, &flowing, due(n)));
+    }
+    producer.acks();
+    if has_tasks {
+        api.create_all(tasks.iter().map(|n| task(*n, &flowing, due(*n))).collect());
+    }
+    let mut log = Log::open(&fixture, &flowing);
+    log.until("records come all the time", |seen| {
+        let since = now_ms() - 1_000;
+        seen.iter().filter(|rec| rec.at > since).count() >= FLOW
+    });
+    target(&fixture, "pause", &flowing);
+    let answered = now_ms();
+    let most = patient(Duration::from_secs(2));
+    std::thread::sleep(most + Duration::from_secs(3));
+    let seen = whole(&fixture, &flowing);
+    let last = seen.iter().map(|rec| rec.at).max().expect("records");
+    let late = last.saturating_sub(answered);
+    println!("the last of {} records came {late} ms after the answer, {mode:?}", seen.len());
+    assert!(late < most.as_millis() as u64, "{late} ms after the answer");
+    assert!(now_ms() < due(FLOWING - FLOW), "there was nothing left to deliver");
+    target(&fixture, "resume", &flowing);
+    Log::open(&fixture, &flowing).count(FLOWING);
+    fixture.wait_until_nothing_is_pending();
+    assert_each_once((0..FLOWING).map(|n| n.to_string()), &whole(&fixture, &flowing));
+    process.stop_well();
 }

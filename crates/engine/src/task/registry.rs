@@ -195,6 +195,8 @@ pub struct Service {
     pub secret: Option<String>,
     /// The name of the secret that is sent as bearer token.
     pub bearer: Option<String>,
+    /// The name of the secret with the certificate that a worker shows when a call asks for one.
+    pub client_certificate: Option<String>,
 }
 
 impl Service {
@@ -216,7 +218,13 @@ impl Service {
             fields.require("address", wrongs, |value| secretive(value, ADDRESS, is_base_url));
         let mut secret =
             |name| fields.read(name, wrongs, |value| secretive(value, SECRET, is_name));
-        let (secret, bearer) = (secret("secret"), secret("bearer"));
+        let (secret, bearer, client_certificate) =
+            (secret("secret"), secret("bearer"), secret(CERTIFICATE));
+        if client_certificate.is_some()
+            && address.as_ref().is_some_and(|address| address.starts_with("http:"))
+        {
+            wrongs.add(CERTIFICATE, "is shown to addresses https:// only; want such an address");
+        }
         Some(Self {
             revision: 0,
             protocol: Protocol::Http,
@@ -229,6 +237,7 @@ impl Service {
             retry: retry.map_or_else(Retry::default, |retry| Retry::read(&retry, wrongs)),
             secret,
             bearer,
+            client_certificate,
         })
     }
 
@@ -250,7 +259,12 @@ impl Service {
         }
         put("timeout", json!(self.timeout.to_string()));
         put("retry", json!(self.retry.wire()));
-        for (name, secret) in [("secret", &self.secret), ("bearer", &self.bearer)] {
+        let secrets = [
+            ("secret", &self.secret),
+            ("bearer", &self.bearer),
+            (CERTIFICATE, &self.client_certificate),
+        ];
+        for (name, secret) in secrets {
             if let Some(secret) = secret {
                 put(name, json!(secret));
             }
@@ -477,7 +491,8 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
 
 const PROJECT_FIELDS: [&str; 8] =
     ["paused", "concurrency", "rate", "burst", "create_rate", "create_burst", "targets", "history"];
-const SERVICE_FIELDS: [&str; 10] = [
+const CERTIFICATE: &str = "client_certificate";
+const SERVICE_FIELDS: [&str; 11] = [
     "protocol",
     "address",
     "paused",
@@ -488,6 +503,7 @@ const SERVICE_FIELDS: [&str; 10] = [
     "retry",
     "secret",
     "bearer",
+    CERTIFICATE,
 ];
 const TARGET_FIELDS: [&str; 1] = ["paused"];
 const ADDRESS: &str =

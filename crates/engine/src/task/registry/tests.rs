@@ -71,13 +71,14 @@ fn all_fields_are_read() {
     };
     assert_eq!(registry.project("shop"), &want);
     assert_eq!(want.limits(), Limits { concurrency: 10_000, rate: rate(125), burst: 7 });
-    let service = r#"{"version":1,"revision":2,"protocol":"http","address":"http://10.0.0.7:81/a","paused":true,
-        "concurrency":1,"rate":2.5,"timeout":"1m30s","retry":{"count":3,"interval":1},"secret":"pay.key","bearer":"pay-token","tls":{}}"#;
+    let service = r#"{"version":1,"revision":2,"protocol":"http","address":"https://10.0.0.7:81/a","paused":true,
+        "concurrency":1,"rate":2.5,"timeout":"1m30s","retry":{"count":3,"interval":1},"secret":"pay.key","bearer":"pay-token",
+        "client_certificate":"pay-cert","tls":{}}"#;
     heard(&mut registry, PAY, Some(service));
     let want = Service {
         revision: 2,
         protocol: Protocol::Http,
-        address: "http://10.0.0.7:81/a".to_owned(),
+        address: "https://10.0.0.7:81/a".to_owned(),
         paused: true,
         concurrency: 1,
         rate: rate(2_500),
@@ -86,6 +87,7 @@ fn all_fields_are_read() {
         retry: thrice(),
         secret: Some("pay.key".to_owned()),
         bearer: Some("pay-token".to_owned()),
+        client_certificate: Some("pay-cert".to_owned()),
     };
     assert_eq!(registry.service("shop", "pay"), Some(&want));
     assert_eq!(want.limits(), Limits { concurrency: 1, rate: rate(2_500), burst: 3 });
@@ -151,7 +153,7 @@ fn every_wrong_field_is_named() {
     let too_long = format!(r#"{{"address":"{longest}a"}}"#);
     let longest = format!(r#"{{"address":"{longest}"}}"#);
     #[rustfmt::skip]
-    let cases: [(&str, &str, &[&str]); 48] = [
+    let cases: [(&str, &str, &[&str]); 50] = [
         (SHOP, "{}",                                           &[]),
         (SHOP, r#"{"rate":null,"targets":null}"#,              &["rate", "targets"]),
         (SHOP, r#"{"concurrency":1,"history":"1h"}"#,          &[]),
@@ -199,7 +201,9 @@ fn every_wrong_field_is_named() {
         (PAY,  &longest,                                       &[]),
         (PAY,  &too_long,                                      &["address"]),
         (PAY,  r#"{"address":"http://a","protocol":"grpc"}"#,  &["protocol"]),
-        (PAY,  r#"{"address":"http://a","timeout":"5m1ms","secret":"A","bearer":""}"#, &["timeout", "secret", "bearer"]),
+        (PAY,  r#"{"address":"http://a","timeout":"5m1ms","secret":"A","bearer":"","client_certificate":"a b"}"#, &["timeout", "secret", "bearer", "client_certificate"]),
+        (PAY,  r#"{"address":"https://a","client_certificate":"a"}"#, &[]),
+        (PAY,  r#"{"address":"http://a","client_certificate":"a"}"#,  &["client_certificate"]),
     ];
     for (key, json, want) in cases {
         let mut want = want.to_vec();
@@ -222,7 +226,7 @@ fn what_is_wrong_says_what_is_wanted() {
         assert_eq!(wrong(key, json), [want], "{key} {json}");
     }
     // Who puts a password where a name or an address belongs does not find it in a log.
-    for field in ["secret", "bearer", "address", "protocol"] {
+    for field in ["secret", "bearer", "client_certificate", "address", "protocol"] {
         let found = wrong(PAY, &format!(r#"{{"{field}":"Hunter 2"}}"#)).join("; ");
         assert!(found.contains(field) && !found.contains("Hunter"), "{found}");
     }
@@ -394,9 +398,11 @@ prop_compose! {
         retry in crate::task::retry::tests::any_retry(),
         secret in proptest::option::of("[a-z0-9_-]{1,64}"),
         bearer in proptest::option::of("[a-z0-9_-]{1,64}"),
+        certificate in proptest::option::of("[a-z0-9_-]{1,64}"),
     ) -> Service {
+        let client_certificate = certificate.filter(|_| address.starts_with("https:"));
         let (protocol, timeout) = (Protocol::Http, Millis(timeout));
-        Service { revision, protocol, address, paused, concurrency, rate, burst, timeout, retry, secret, bearer }
+        Service { revision, protocol, address, paused, concurrency, rate, burst, timeout, retry, secret, bearer, client_certificate }
     }
 }
 

@@ -1,0 +1,161 @@
+//! Client certificates of services: who sees them, and who does not.
+
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
+use std::process::Command;
+use std::sync::LazyLock;
+
+use openssl::pkey::PKey;
+use openssl::ssl::{SslAcceptor, SslMethod, SslVerifyMode, SslVersion};
+use openssl::x509::X509;
+use parking_lot::Mutex;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+
+use super::*;
+
+/// OpenSSL reads from this file whom a worker trusts.
+const TRUSTED: &str = "SSL_CERT_FILE";
+
+type Issuer = CertifiedIssuer<'static, KeyPair>;
+
+fn params(name: &str) -> CertificateParams {
+    let mut params = CertificateParams::new(["loopback.example".to_owned()]).unwrap();
+    params.distinguished_name.push(DnType::CommonName, name);
+    params
+}
+
+fn authority(name: &str, of: Option<&Issuer>) -> Issuer {
+    let mut params = params(name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let key = KeyPair::generate().unwrap();
+    match of {
+        Some(of) => CertifiedIssuer::signed_by(params, key, of).unwrap(),
+        None => CertifiedIssuer::self_signed(params, key).unwrap(),
+    }
+}
+
+/// The key and the certificate of a name.
+fn signed(name: &str, by: &Issuer) -> [String; 2] {
+    let key = KeyPair::generate().unwrap();
+    [key.serialize_pem(), params(name).signed_by(&key, by).unwrap().pem()]
+}
+
+/// A client certificate as a secret holds it.
+pub(in crate::worker) static PEM: LazyLock<String> =
+    LazyLock::new(|| signed("anybody", &authority("nobody's", None)).concat());
+
+/// A server that takes only clients with a certificate of an authority.
+struct Server {
+    port: u16,
+    /// The names on the certificates of its requests, each with the connection that it came by.
+    seen: Arc<Mutex<Vec<(String, usize)>>>,
+}
+
+impl Server {
+    fn start(authority: &Issuer, version: SslVersion) -> Self {
+        let [key, certificate] = signed("server", authority);
+        let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
+        acceptor.set_private_key(&PKey::private_key_from_pem(key.as_bytes()).unwrap()).unwrap();
+        acceptor.set_certificate(&X509::from_pem(certificate.as_bytes()).unwrap()).unwrap();
+        let trusted = X509::from_pem(authority.pem().as_bytes()).unwrap();
+        acceptor.cert_store_mut().add_cert(trusted).unwrap();
+        acceptor.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+        acceptor.set_min_proto_version(Some(version)).unwrap();
+        acceptor.set_max_proto_version(Some(version)).unwrap();
+        let acceptor = acceptor.build();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let seen = Arc::<Mutex<Vec<_>>>::default();
+        let log = Arc::clone(&seen);
+        std::thread::spawn(move || {
+            for (nth, stream) in listener.incoming().enumerate() {
+                let (acceptor, log) = (acceptor.clone(), Arc::clone(&log));
+                std::thread::spawn(move || {
+                    // Those whom it does not take have gone.
+                    let Ok(stream) = acceptor.accept(stream.unwrap()) else { return };
+                    let shown = stream.ssl().peer_certificate().expect("it was asked for");
+                    let name = shown.subject_name().entries().last().unwrap();
+                    let name = String::from_utf8_lossy(name.data().as_slice()).into_owned();
+                    let mut stream = BufReader::new(stream);
+                    let mut line = String::new();
+                    while stream.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
+                        if line == "\r\n" {
+                            log.lock().push((name.clone(), nth));
+                            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+                            stream.get_mut().write_all(answer).unwrap();
+                        }
+                        line.clear();
+                    }
+                });
+            }
+        });
+        Self { port, seen }
+    }
+}
+
+#[test]
+fn a_client_certificate_is_shown_by_the_calls_of_its_service_only() {
+    let directory = tempfile::tempdir().unwrap();
+    // A process of its own: the variable holds for all of it.
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "worker::tests::certificate::child_shows_certificates", "--ignored"])
+        .env(TRUSTED, directory.path().join("root.pem"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[child.stdout, child.stderr].concat()).into_owned();
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
+}
+
+#[test]
+#[ignore = "a child of the test above"]
+fn child_shows_certificates() {
+    let root = authority("root", None);
+    std::fs::write(std::env::var_os(TRUSTED).expect("run by another test"), root.pem()).unwrap();
+    let between = authority("between", Some(&root));
+    let [key, first] = signed("first", &between);
+    let secrets = [
+        // The server knows the root only, so the chain must be sent.
+        ("first", format!("{key}{first}{}", between.pem())),
+        ("second", signed("second", &root).concat()),
+        ("stranger", PEM.clone()),
+    ];
+    let secrets = secrets.map(|(name, pem)| {
+        (name.to_owned(), Secret::new(&pem, None, ["shop".to_owned()]).unwrap())
+    });
+    let worker =
+        Worker::start(Settings { secrets: secrets.into_iter().collect(), ..settings(&LOCAL) });
+    for (version, no_certificate, unknown_authority) in [
+        (SslVersion::TLS1_2, "connection_failed", "connection_failed"),
+        (SslVersion::TLS1_3, "call_broken", "call_broken"),
+    ] {
+        let server = Server::start(&root, version);
+        let address = format!("https://loopback.example:{}", server.port);
+        let call = |certificate: Option<&str>| {
+            let mut service = json!({"address": address});
+            if let Some(secret) = certificate {
+                service["client_certificate"] = json!(secret);
+            }
+            worker.put_service(&service);
+            worker.call(&Arc::new(task(json!({"service": "billing"}), b"")))
+        };
+        for certificate in ["first", "first", "second", "first"] {
+            let end = call(Some(certificate));
+            assert_eq!(end.result.outcome, Outcome::Finished, "{version:?} {certificate}: {end:?}");
+        }
+        let wanted = [("first", 0), ("first", 0), ("second", 1), ("first", 0)];
+        let wanted = wanted.map(|(name, connection)| (name.to_owned(), connection));
+        assert_eq!(*server.seen.lock(), wanted, "{version:?}");
+        // Connections with certificates are open meanwhile.
+        let bare = worker.call(&Arc::new(task(json!({"url": address}), b"")));
+        for (end, want) in [
+            (bare, no_certificate),
+            (call(None), no_certificate),
+            (call(Some("stranger")), unknown_authority),
+        ] {
+            let want = (None, Outcome::Failed, want.to_owned(), false);
+            assert_eq!(seen(&end), want, "{version:?}: {end:?}");
+            assert!(end.result.error.unwrap_or_default().contains("alert"), "{version:?}");
+        }
+        assert_eq!(server.seen.lock().len(), wanted.len(), "{version:?}");
+    }
+}
