@@ -166,7 +166,8 @@ impl Item<'_> {
                 break;
             }
             let comes_up = if stop.is_of_topic { COMES_UP_WITHIN } else { 0 };
-            if stop.to > self.due {
+            // Lanes may hear of its end only then.
+            if stop.to.saturating_add(IN_FORCE) > self.due {
                 let put_off = (stop.to - stop.from) / 4;
                 let put_off = put_off.max(SECOND).max(of_bytes).saturating_add(comes_up);
                 latest = latest.max(stop.to.saturating_add(IN_FORCE + put_off + LATE_MAX));
@@ -214,6 +215,7 @@ fn on_time(world: &World, item: &Item<'_>, entry: &Entry, found: &mut Found) {
     let is_as_asked = is_there && !was_refused && item.earliest.0 == EPOCH_MS + item.due;
     if is_as_asked && item.due >= item.at + IN_TIME && entry.appended.0 > latest {
         let late = entry.appended.0 - EPOCH_MS - item.due;
-        found.push(("on time", format!("{} is {late} ms late", item.name)));
+        let most = latest - EPOCH_MS - item.due;
+        found.push(("on time", format!("{} is {late} ms late, {most} at most", item.name)));
     }
 }
