@@ -22,7 +22,7 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Address, Kind, Spec};
-use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
+use crate::engine::timers::{self, TaskCancel, TaskRecord, Timer, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
 use crate::timers::service::{self, Service};
@@ -321,6 +321,15 @@ fn status_shown(status: timers::TaskStatus) -> TaskStatus {
     }
 }
 
+/// What a cancel of a task that was cancelled is answered with.
+fn outcome_shown(timer: &Timer) -> Option<CancelOutcome> {
+    match TaskCancel::of(timer)? {
+        TaskCancel::Cancelled => Some(CancelOutcome::Cancelled),
+        TaskCancel::Stopped => Some(CancelOutcome::Stopped),
+        _ => None,
+    }
+}
+
 /// A task as callers see it at a time.
 fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     let TaskRecord { timer, attempts, .. } = task;
@@ -366,6 +375,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         task_id: task.id.to_string(),
         task_type: spec.as_ref().map_or_else(|| timer.type_of_task(), Spec::type_name).to_owned(),
         task_status: status_shown(status),
+        outcome: outcome_shown(timer),
         trigger_at: timer.due.0,
         group: named(spec.as_ref().map(Spec::group), group.map(|(_, group)| group)),
         request_id: spec.as_ref().and_then(Spec::request_id).map(str::to_owned),
@@ -427,7 +437,7 @@ mod tests {
     use super::*;
     use crate::engine::task::result::{Outcome, TaskResult};
     use crate::engine::task::scope::TasksPartition;
-    use crate::engine::timers::{HeldBy, LaneTimer, Progress, Timer, TimerId, TimerState, Version};
+    use crate::engine::timers::{HeldBy, LaneTimer, Progress, TimerId, TimerState, Version};
     use crate::engine::{Lane, Offset};
 
     #[test]
@@ -507,6 +517,15 @@ mod tests {
             (of.task_status, of.ended_at, of.next_at),
             (TaskStatus::Finished, Some(200), None)
         );
+        assert_eq!(of.outcome, None);
+        // A call began, whether its end was heard of or not.
+        let of = shown(TimerState::Cancelled, Progress { attempts: 0, ..progress }, 250);
+        assert_eq!(
+            (of.task_status, of.outcome),
+            (TaskStatus::Cancelled, Some(CancelOutcome::Stopped))
+        );
+        let of = shown(TimerState::Cancelled, Progress { begun: false, ..progress }, 250);
+        assert_eq!(of.outcome, Some(CancelOutcome::Cancelled));
     }
 
     #[test]

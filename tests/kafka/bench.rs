@@ -1,9 +1,9 @@
 //! `waterclock bench` and `waterclock demo`, small: they check themselves, and leave nothing behind.
 
 use std::process::Stdio;
-use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rustix::process::{Pid, Signal};
@@ -29,7 +29,7 @@ fn a_bench_and_a_demo_whose_terminal_is_closed_delete_their_topics() {
     if ignores_hangup() {
         return;
     }
-    let _alone = MAKING_TOPICS.write().unwrap_or_else(PoisonError::into_inner);
+    let _alone = MAKING_TOPICS.write();
     let brokers = variable("KAFKA_BOOTSTRAP");
     for (command, prefix) in [("bench", "waterclock-bench-"), ("demo", "waterclock-demo-")] {
         let before = topics_of(&brokers, prefix);
@@ -61,7 +61,7 @@ fn a_bench_and_a_demo_whose_terminal_is_closed_delete_their_topics() {
 
 #[test]
 fn a_demo_has_its_tasks_called_each_as_it_should_be_and_leaves_nothing_behind() {
-    let _beside = MAKING_TOPICS.read().unwrap_or_else(PoisonError::into_inner);
+    let _beside = MAKING_TOPICS.read();
     let brokers = variable("KAFKA_BOOTSTRAP");
     let output = waterclock()
         .args(["demo", "--json", "--plain", "--seconds", "8", "--brokers", &brokers])
@@ -96,7 +96,7 @@ fn a_demo_has_its_tasks_called_each_as_it_should_be_and_leaves_nothing_behind() 
 
 #[test]
 fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
-    let _beside = MAKING_TOPICS.read().unwrap_or_else(PoisonError::into_inner);
+    let _beside = MAKING_TOPICS.read();
     let brokers = variable("KAFKA_BOOTSTRAP");
     let kept = tempfile::tempdir().unwrap();
     let file = kept.path().join("bench.json");
@@ -142,7 +142,7 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
 
 #[test]
 fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
-    let _beside = MAKING_TOPICS.read().unwrap_or_else(PoisonError::into_inner);
+    let _beside = MAKING_TOPICS.read();
     let brokers = variable("KAFKA_BOOTSTRAP");
     let output = waterclock()
         .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2", "--case", "tasks"])

@@ -310,14 +310,14 @@ pub enum WaitsFor {
     Limit,
     /// The other side failed too often; calls begin again soon.
     Breaker,
-    /// A worker has it, and has not begun.
+    /// It was given to the workers, and none has begun. `waterclock doctor` says whether there is any.
     Worker,
 }
 
 /// A turn in which a call was made and ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Attempt {
-    /// Which turn, from 1.
+    /// Which turn, from 1. 0 if the record of a task could not go to its topic.
     pub turn: u32,
     /// When the call began, in epoch milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -353,6 +353,9 @@ pub struct TaskView {
     pub task_type: String,
     /// Where it stands.
     pub task_status: TaskStatus,
+    /// What a cancel of it is answered with once it was cancelled: `cancelled` if no call ever began, else `stopped`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<CancelOutcome>,
     /// When it was to be due first, in epoch milliseconds. A retry by hand of a task that was never dispatched sets it.
     pub trigger_at: u64,
     /// Its project.
@@ -483,7 +486,7 @@ pub struct CancelAnswer {
     pub task_id: String,
     /// What became of it.
     pub outcome: CancelOutcome,
-    /// With `pending`: the path to GET its status from, or to DELETE again and wait longer.
+    /// With `pending`: the path to GET what became of it from (`outcome`), or to DELETE again and wait longer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub again: Option<String>,
 }

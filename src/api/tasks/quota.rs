@@ -50,9 +50,11 @@ impl Quotas {
         let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let now = Millis(EPOCH.0.saturating_add(passed));
         let Err(wait) = self.take_at(now, name, project, instances) else { return Ok(()) };
+        let rate = project.create_rate.map_or(0, Rate::whole_per_1000_s) as f64 / 1_000.0;
         let detail = format!(
-            "the project {name} may create {} tasks in 1,000 s, and has created as many; nothing was created",
-            project.create_rate.map_or(0, Rate::whole_per_1000_s)
+            "the project {name} may create {rate} tasks a second (`create_rate`), and up to {} at once, over all instances with the API; \
+             this instance's share is used up, and nothing was created",
+            project.create_burst
         );
         let seconds = u32::try_from(wait.0.div_ceil(1_000).max(1)).unwrap_or(u32::MAX);
         Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "over_create_rate", detail).later(seconds))

@@ -23,7 +23,7 @@ const LIMIT_MAX: usize = 1_000;
 
 /// There is no such task, as far as this caller may know.
 pub(in crate::api) fn nobody() -> Problem {
-    let detail = "it was never created, or its history has run out";
+    let detail = "there is no task with this id: it was never created, or its history has run out";
     Problem::new(StatusCode::NOT_FOUND, "unknown_task", detail)
 }
 

@@ -267,6 +267,7 @@ fn task(id: &str, project: &str) -> TaskView {
         task_id: id.to_owned(),
         task_type: "http".to_owned(),
         task_status: TaskStatus::Ready,
+        outcome: None,
         trigger_at: NOW,
         project: project.to_owned(),
         group: "orders".to_owned(),

@@ -51,7 +51,7 @@ fn refused(end: TaskRetry) -> Option<Failure> {
     match end {
         TaskRetry::Due | TaskRetry::Superseded => None,
         TaskRetry::Absent => Some(Failure::NoTask),
-        TaskRetry::Held => not("it was given to the workers; wait for what comes of that turn, or cancel it"),
+        TaskRetry::Held => not("it was given to the workers; wait for what comes of that turn, or cancel it. If nothing comes, `waterclock doctor` says whether a worker runs"),
         TaskRetry::Ended(TimerState::Cancelled) => {
             not("it was cancelled, and its payload is gone; create the task again, with another request_id")
         }

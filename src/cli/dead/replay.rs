@@ -51,7 +51,7 @@ enum ReplayError {
         "the dead letter {letter} is that of task {id}, and nothing was replayed: run `waterclock task retry {id}` for it"
     )]
     OfTask { letter: String, id: String },
-    #[error("{0}; all others are replayed")]
+    #[error("{0}")]
     PassedOver(String),
     #[error(
         "{partition}@{offset} does not say by which intake it came, with {before} replayed before it; say --intake"
@@ -121,6 +121,8 @@ impl Replay {
             return Err(failure);
         }
         if let Some(told) = run.passed_over() {
+            let others = if self.dry_run { "would be replayed" } else { "are replayed" };
+            let told = format!("{told}; all others {others}");
             return Err(Failure::new(Exit::Negative, ReplayError::PassedOver(told)));
         }
         let would = if self.dry_run { "would be replayed" } else { "replayed" };

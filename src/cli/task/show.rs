@@ -66,6 +66,9 @@ pub(super) fn whole(task: &TaskView) -> String {
     row("id", text(&task.task_id));
     row("type", text(&task.task_type));
     row("status", word(task.task_status));
+    if let Some(outcome) = task.outcome {
+        row("outcome", word(outcome));
+    }
     if let Some(waits_for) = task.waits_for {
         row("waits for", word(waits_for));
     }
