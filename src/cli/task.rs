@@ -426,7 +426,7 @@ impl Cancel {
         };
         if matches!(outcome, CancelOutcome::Pending) && !global.json() {
             output::aside(
-                "it was given to the workers, and what comes of that turn decides. Cancel it again to wait longer, or see what became of it with `waterclock task get`. If it stays so, `waterclock doctor` says whether a worker runs",
+                "the cancel is written, and was not decided within the wait. Cancel again to wait longer, or see what became of it with `waterclock task get`. If it stays so, `waterclock doctor` says whether a worker runs",
             );
         }
         Ok(match outcome {

@@ -68,7 +68,10 @@ impl Query {
             let name = String::from_utf8_lossy(&name).into_owned();
             let at = format!("query.{name}");
             if !known.contains(&name.as_str()) {
-                let detail = format!("want one of {}", known.join(", "));
+                let detail = match known {
+                    [] => "it takes no parameters".to_owned(),
+                    _ => format!("want one of {}", known.join(", ")),
+                };
                 return Err(Problem::bad("unknown_parameter", at, detail));
             }
             if all.iter().any(|(other, _)| *other == name) {

@@ -60,6 +60,8 @@ const TAKE_OVER: Duration = Duration::from_secs(40);
 const LEAVING: Duration = Duration::from_millis(500);
 /// One attempt of it.
 const ATTEMPT: Duration = Duration::from_secs(10);
+/// No shorter, however soon it fails.
+const ATTEMPT_MIN: Duration = Duration::from_millis(100);
 /// One by a client that may ask in vain.
 const FIRST_ATTEMPT: Duration = Duration::from_secs(1);
 /// How clients beside the consumer are named in the brokers' logs.
@@ -475,10 +477,19 @@ impl<R: Rules> Context<R> {
     ) -> Result<HashMap<Source, (Offset, String)>, KafkaError> {
         let deadline = Instant::now() + TAKE_OVER;
         let list = loop {
+            let began = Instant::now();
             match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
                 Ok(list) => break list,
+                // The client is being closed.
+                Err(error)
+                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerDestroy) =>
+                {
+                    return Err(error);
+                }
                 Err(error) if Instant::now() < deadline => {
                     tracing::info!(%error, "committed offsets are not stable yet");
+                    // Some errors come at once.
+                    std::thread::sleep(ATTEMPT_MIN.saturating_sub(began.elapsed()));
                     // It may have lost its brokers in the middle of this, where the thread looks after no outage.
                     raw::add_brokers(consumer.client(), &self.connection.brokers);
                 }

@@ -14,7 +14,8 @@ use super::super::super::ladder::Ladder;
 use super::super::{Millis, UnixMillis};
 use super::{PUT_OFF_MAX, PUT_OFF_MIN, PUT_OFFS_PER_SECOND};
 
-/// How long a rate is looked at before it is used, and until the next look begins.
+/// How long a rate is looked at before it is used, and until the next look begins. If nothing ends for as long as the latter, it says
+/// nothing of what the scope can do once something ends again.
 const LOOK: (Millis, Millis) = (Millis(500), Millis(8_000));
 
 /// Of the bytes of a scope, so many come up again in a millisecond: 4 MiB in a second.
@@ -72,12 +73,12 @@ impl Pace {
 
     /// A turn has ended. `waits`: whether others still wait in memory.
     pub(super) fn ended(&mut self, now: UnixMillis, waits: bool) {
-        self.silent = None;
+        let silence = self.silent.take().map_or(Millis(0), |silent| now - silent);
         let Some(since) = self.since else { return };
         self.ended += 1;
         let over = self.before + (now - since);
         if over >= LOOK.1 {
-            self.last = Some(per_thousand_seconds(self.ended, over));
+            self.last = (silence < LOOK.1).then(|| per_thousand_seconds(self.ended, over));
             (self.since, self.before, self.ended) = (Some(now), Millis(0), 0);
         }
         if !waits {
@@ -89,7 +90,8 @@ impl Pace {
     /// Turns that end in a thousand seconds, if that is known.
     pub(super) fn rate(&self, now: UnixMillis) -> Option<u64> {
         let over = self.before + self.since.map_or(Millis(0), |since| now - since);
-        if over < LOOK.0 { self.last } else { Some(per_thousand_seconds(self.ended, over)) }
+        let seen = per_thousand_seconds(self.ended, over.max(LOOK.0));
+        if over < LOOK.0 { self.last.map(|last| last.max(seen)) } else { Some(seen) }
     }
 
     /// For how long one more task of so many bytes is put off, of so many that are overdue. `blocked`: since when none may go, if
@@ -208,10 +210,45 @@ mod tests {
         let mut pace = Pace::default();
         pace.denied(T0);
         assert_eq!(pace.put_off(T0 + Millis(40_000), SMALL, 1, None).most, Millis(10_000));
+        // It may have hung, and be well again: nobody knows.
         pace.ended(T0 + Millis(40_000), true);
         pace.denied(T0 + Millis(40_001));
-        let wait = pace.put_off(T0 + Millis(40_001), SMALL, 1, None).most;
-        assert_eq!(wait, Millis(10_000), "one in 40 s: a quarter of what the next takes");
+        assert_eq!(pace.put_off(T0 + Millis(40_001), SMALL, 1, None).most, PUT_OFF_MIN);
+    }
+
+    #[test]
+    fn a_slow_scope_that_ends_turns_is_no_silent_one() {
+        let mut pace = Pace::default();
+        // One in 5 s, for 20 s.
+        let now = busy(&mut pace, T0, 4, Millis(5_000));
+        pace.denied(now + Millis(1));
+        let wait = pace.put_off(now + Millis(1), SMALL, 40, None).most;
+        assert_eq!(wait, Millis(50_000), "40 of one in 5 s take 200 s");
+        // They end faster now: that counts at once, though the look has just begun.
+        let faster = (1..=10).fold(now, |_, n| {
+            let at = now + Millis(n * 10);
+            pace.ended(at, true);
+            at
+        });
+        let wait = pace.put_off(faster, SMALL, 40, None).most;
+        assert_eq!(wait, PUT_OFF_MIN);
+    }
+
+    #[test]
+    fn after_a_hang_nothing_is_put_off_for_longer_than_it_must_be() {
+        let mut pace = Pace::default();
+        pace.denied(T0);
+        // Two hang for 170 s, and end. Then turns of 5 ms end, one after the other, while more come up now and then.
+        let mut now = T0 + Millis(170_000);
+        pace.ended(now, false);
+        pace.ended(now, false);
+        for _ in 0..20 {
+            now = now + Millis(100);
+            pace.denied(now);
+            let wait = pace.put_off(now, 400 << 10, 10, None);
+            assert!(wait.most <= Millis(2_000), "{wait:?}");
+            pace.ended(now + Millis(5), false);
+        }
     }
 
     /// So many paused tasks fall due within 8 s in one lane: put-offs a second from `from` until `until`, in seconds after the start.
