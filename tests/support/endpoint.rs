@@ -55,6 +55,8 @@ struct Shared {
     times: Mutex<HashMap<(String, String), u64>>,
     connections: AtomicUsize,
     sent: AtomicU64,
+    /// What is stuck goes on.
+    is_free: AtomicBool,
     is_over: AtomicBool,
 }
 
@@ -81,6 +83,7 @@ impl Shared {
 /// | `/status?is=` | this status |
 /// | `/away/`, and whatever follows | 503 |
 /// | `/hang` | none |
+/// | `/stuck` | 200, once the test has [freed](Endpoint::free) it |
 /// | `/drip` | a byte every 20 ms |
 /// | `/big` | a body of 1 GiB |
 /// | `/410`, `/redirect` (to `/ok`), `/reset` | what they are called |
@@ -93,6 +96,11 @@ impl Endpoint {
     /// One on 127.0.0.1.
     pub fn start() -> Self {
         Self::on("127.0.0.1")
+    }
+
+    /// Calls to `/stuck` are answered from now on.
+    pub fn free(&self) {
+        self.shared.is_free.store(true, SeqCst);
     }
 
     /// One on this address of loopback.
@@ -269,6 +277,12 @@ fn answer(call: &Call, mut to: &TcpStream, shared: &Shared) -> std::io::Result<b
         "/hang" => {
             let _ = to.read(&mut [0]);
             Ok(false)
+        }
+        "/stuck" => {
+            while !shared.is_free.load(SeqCst) {
+                thread::sleep(Duration::from_millis(5));
+            }
+            simple("200 OK")
         }
         "/drip" => {
             write!(to, "HTTP/1.1 200 OK\r\ncontent-length: 100000\r\n\r\n")?;

@@ -89,14 +89,18 @@ fn p99(api: &Api, stub: &Endpoint, project: &str) -> u64 {
     late[FAST * 99 / 100 - 1]
 }
 
+/// What is put off goes to longer tiers, the longer it is blocked.
+fn with_longer_tiers(test: &str) -> Fixture {
+    Fixture::with(test, |request| {
+        request.lanes = Some(LANES);
+        request.holds = Some([1, 2, 5, 10, 30, 60, 300, 600].map(|of| Millis(of * 1_000)).to_vec());
+    })
+}
+
 /// Has a project wait for calls that hang, and checks that another one is called in time meanwhile.
 #[track_caller]
 fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
-    let fixture = Fixture::with(test, |request| {
-        request.lanes = Some(LANES);
-        // What is put off goes to longer tiers, the longer it is blocked.
-        request.holds = Some([1, 2, 5, 10, 30, 60, 300, 600].map(|of| Millis(of * 1_000)).to_vec());
-    });
+    let fixture = with_longer_tiers(test);
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let (api, stub, fast) = (Api::of(&process), Endpoint::start(), Endpoint::start());
     let alone = p99(&api, &fast, "alone");
@@ -150,6 +154,33 @@ fn sixty_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
 #[test]
 fn five_hundred_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
     beside_large("tasks-larger", 500);
+}
+
+#[test]
+fn after_a_service_hung_its_large_tasks_are_called_within_a_quarter_of_that_time() {
+    const HUNG: Duration = Duration::from_secs(40);
+    let fixture = with_longer_tiers("tasks-hung");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    let service = json!({"address": stub.url(""), "concurrency": 2, "timeout": "5m"});
+    put_service(&api, "shop", "billing", &service);
+    let one = json!({
+        "project": "shop", "group": "g", "delay": "1s", "service": "billing", "path": "/stuck", "body": "x".repeat(300_000),
+    });
+    for _ in 0..24 {
+        api.create(&one);
+    }
+    eventually("calls are open", || if stub.begun() > 0 { Ok(()) } else { Err("none") });
+    std::thread::sleep(HUNG);
+    assert!(stub.begun() < 12, "most of them wait in tiers");
+    stub.free();
+    let freed = now_ms();
+    api.wait_for(Duration::from_secs(120), "shop", "finished", 24);
+    let last = stub.calls().iter().map(|call| call.began.saturating_sub(freed)).max();
+    println!("the last call began {last:?} ms after the service was free");
+    let most = HUNG / 4 + patient(Duration::from_secs(10));
+    assert!(last < Some(most.as_millis() as u64), "{last:?} ms");
+    process.stop_well();
 }
 
 /// Pauses with this command what is called, and has it go on; says how long after the answer the last call began.
