@@ -170,7 +170,7 @@ fn after_a_service_hung_its_large_tasks_are_called_within_a_quarter_of_that_time
     for _ in 0..24 {
         api.create(&one);
     }
-    eventually("calls are open", || if stub.begun() > 0 { Ok(()) } else { Err("none") });
+    eventually("calls are open", || if stub.begun() > 0 { Ok(()) } else { Err("none".to_owned()) });
     std::thread::sleep(HUNG);
     assert!(stub.begun() < 12, "most of them wait in tiers");
     stub.free();
