@@ -1,10 +1,12 @@
 import static java.nio.charset.StandardCharsets.UTF_8;
 
+import java.net.ConnectException;
 import java.net.URI;
 import java.net.URLEncoder;
 import java.net.http.HttpClient;
 import java.net.http.HttpRequest;
 import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse;
 import java.net.http.HttpResponse.BodyHandlers;
 import java.time.Duration;
 import java.time.Instant;
@@ -117,7 +119,13 @@ public class Timers {
             .header("content-type", "application/json").build();
         var next = first;
         for (long end = System.nanoTime() + Duration.ofSeconds(30).toNanos(); System.nanoTime() < end; ) {
-            var answer = http.send(next, BodyHandlers.ofString());
+            HttpResponse<String> answer;
+            try {
+                answer = http.send(next, BodyHandlers.ofString());
+            } catch (ConnectException nobodyListensThereYet) {
+                Thread.sleep(1000);
+                continue;
+            }
             switch (answer.statusCode()) {
                 // 404, 409: its code says why nothing was done.
                 case 200, 404, 409 -> {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -125,7 +126,12 @@ func call(verb, path, body string) (told answer) {
 	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); {
 		request := must(http.NewRequest(method, next, strings.NewReader(send)))
 		request.Header.Set("Content-Type", "application/json")
-		response := must(http.DefaultClient.Do(request))
+		response, err := http.DefaultClient.Do(request)
+		if errors.Is(err, syscall.ECONNREFUSED) { // nobody listens there yet
+			time.Sleep(time.Second)
+			continue
+		}
+		must(0, err)
 		told = answer{}
 		must(0, json.NewDecoder(response.Body).Decode(&told))
 		response.Body.Close()

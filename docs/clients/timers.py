@@ -110,6 +110,10 @@ def http(method, path, body=None, within_s=30):
             elif error.code != 503:
                 raise
             time.sleep(int(error.headers.get("Retry-After", 1)))
+        except URLError as error:
+            if not isinstance(error.reason, ConnectionRefusedError):
+                raise
+            time.sleep(1)  # nobody listens there yet
     return {"outcome": "pending"}
 
 
