@@ -167,8 +167,6 @@ pub enum Mutation {
     CallsExpired,
     /// Lanes do not read when a task expires.
     ForgetsExpiry,
-    /// A worker sends another body than was submitted.
-    CallsChanged,
     /// A task that a worker holds has one credit, however large it is.
     CountsNoBytes,
     /// Nobody hears of a rate.
@@ -265,7 +263,6 @@ impl Mutation {
             Self::RevivesCancelled,
             Self::CallsExpired,
             Self::ForgetsExpiry,
-            Self::CallsChanged,
             Self::CountsNoBytes,
             Self::IgnoresRates,
             Self::BurnsPutOffs,

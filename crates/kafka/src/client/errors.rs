@@ -216,6 +216,11 @@ pub(crate) fn kind(error: &KafkaError) -> ErrorKind {
     code(error).map_or(ErrorKind::Other, ErrorKind::of)
 }
 
+/// Whether the client is being closed: whatever it is asked fails at once.
+pub(crate) fn is_closing(error: &KafkaError) -> bool {
+    code(error) == Some(Code::BrokerDestroy)
+}
+
 /// Whether a consumer can do nothing any more. What it was fenced by is in its kind.
 pub(crate) fn is_consumer_lost(error: &KafkaError) -> bool {
     matches!(error, KafkaError::MessageConsumptionFatal(_)) || kind(error) == ErrorKind::ClientFatal

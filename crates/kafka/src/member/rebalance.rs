@@ -480,10 +480,7 @@ impl<R: Rules> Context<R> {
             let began = Instant::now();
             match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
                 Ok(list) => break list,
-                // The client is being closed.
-                Err(error)
-                    if error.rdkafka_error_code() == Some(RDKafkaErrorCode::BrokerDestroy) =>
-                {
+                Err(error) if errors::is_closing(&error) => {
                     return Err(error);
                 }
                 Err(error) if Instant::now() < deadline => {
