@@ -22,7 +22,7 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Address, Kind, Spec};
-use crate::engine::timers::{self, TaskCancel, TaskRecord, Timer, group_of};
+use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
 use crate::timers::service::{self, Service};
@@ -147,15 +147,7 @@ impl TasksOfInstance {
         let ticket = service.cancel_task(id, began + WRITE_MAX).await.map_err(not_cancelled)?;
         let left = wait.saturating_sub(began.elapsed());
         let end = self.owners.cancelled(lane.0, ticket.to_string(), left).await;
-        let outcome = match end.map_err(failure)? {
-            TaskCancel::Cancelled => CancelOutcome::Cancelled,
-            TaskCancel::Stopped => CancelOutcome::Stopped,
-            TaskCancel::Finished => CancelOutcome::Finished,
-            TaskCancel::Failed => CancelOutcome::Failed,
-            TaskCancel::Expired => CancelOutcome::Expired,
-            TaskCancel::Pending => CancelOutcome::Pending,
-            TaskCancel::Absent => return Err(Failure::NoTask),
-        };
+        let outcome = outcome_of(end.map_err(failure)?).ok_or(Failure::NoTask)?;
         let is_pending = outcome == CancelOutcome::Pending;
         let again = is_pending.then(|| format!("{TASKS}{id}"));
         Ok(CancelAnswer { task_id: id.to_string(), outcome, again })
@@ -321,13 +313,17 @@ fn status_shown(status: timers::TaskStatus) -> TaskStatus {
     }
 }
 
-/// What a cancel of a task that was cancelled is answered with.
-fn outcome_shown(timer: &Timer) -> Option<CancelOutcome> {
-    match TaskCancel::of(timer)? {
-        TaskCancel::Cancelled => Some(CancelOutcome::Cancelled),
-        TaskCancel::Stopped => Some(CancelOutcome::Stopped),
-        _ => None,
-    }
+/// What a cancel is answered with; `None`: there is no task.
+const fn outcome_of(cancel: TaskCancel) -> Option<CancelOutcome> {
+    Some(match cancel {
+        TaskCancel::Cancelled => CancelOutcome::Cancelled,
+        TaskCancel::Stopped => CancelOutcome::Stopped,
+        TaskCancel::Finished => CancelOutcome::Finished,
+        TaskCancel::Failed => CancelOutcome::Failed,
+        TaskCancel::Expired => CancelOutcome::Expired,
+        TaskCancel::Pending => CancelOutcome::Pending,
+        TaskCancel::Absent => return None,
+    })
 }
 
 /// A task as callers see it at a time.
@@ -375,7 +371,9 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         task_id: task.id.to_string(),
         task_type: spec.as_ref().map_or_else(|| timer.type_of_task(), Spec::type_name).to_owned(),
         task_status: status_shown(status),
-        outcome: outcome_shown(timer),
+        outcome: TaskCancel::of(timer)
+            .filter(|_| status == timers::TaskStatus::Cancelled)
+            .and_then(outcome_of),
         trigger_at: timer.due.0,
         group: named(spec.as_ref().map(Spec::group), group.map(|(_, group)| group)),
         request_id: spec.as_ref().and_then(Spec::request_id).map(str::to_owned),
@@ -437,7 +435,7 @@ mod tests {
     use super::*;
     use crate::engine::task::result::{Outcome, TaskResult};
     use crate::engine::task::scope::TasksPartition;
-    use crate::engine::timers::{HeldBy, LaneTimer, Progress, TimerId, TimerState, Version};
+    use crate::engine::timers::{HeldBy, LaneTimer, Progress, Timer, TimerId, TimerState, Version};
     use crate::engine::{Lane, Offset};
 
     #[test]

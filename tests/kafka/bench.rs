@@ -20,6 +20,15 @@ fn topics_of(brokers: &str, prefix: &str) -> Vec<String> {
     names.filter(|name| name.starts_with(prefix)).collect()
 }
 
+/// The controller has answered when a command ends; each broker hears of it a little later.
+#[track_caller]
+fn until_gone(brokers: &str, namespace: &str) {
+    eventually("the topics are gone", || match topics_of(brokers, namespace) {
+        left if left.is_empty() => Ok(()),
+        left => Err(format!("{left:?}")),
+    });
+}
+
 /// Topics do not say which process made them: who looks for those of its own writes here, all others read.
 static MAKING_TOPICS: RwLock<()> = RwLock::new(());
 
@@ -52,10 +61,7 @@ fn a_bench_and_a_demo_whose_terminal_is_closed_delete_their_topics() {
             let ended = child.try_wait().map_err(|error| error.to_string())?;
             ended.ok_or_else(|| "it goes on".to_owned())
         });
-        eventually("the topics are gone", || match topics_of(&brokers, &namespace) {
-            left if left.is_empty() => Ok(()),
-            left => Err(format!("{command}: {left:?}")),
-        });
+        until_gone(&brokers, &namespace);
     }
 }
 
@@ -88,10 +94,7 @@ fn a_demo_has_its_tasks_called_each_as_it_should_be_and_leaves_nothing_behind() 
     assert!(told.contains("  calls "), "{told}");
     assert_eq!(output.status.code(), Some(0), "{demo}\n{told}");
     let namespace = demo["namespace"].as_str().expect("its namespace");
-    eventually("the topics are gone", || match topics_of(&brokers, namespace) {
-        left if left.is_empty() => Ok(()),
-        left => Err(format!("{left:?}")),
-    });
+    until_gone(&brokers, namespace);
 }
 
 #[test]
@@ -133,11 +136,7 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
     }
     assert_eq!(report["copies"][0]["rounds_per_second"].as_array().unwrap().len(), 3);
     let namespace = report["namespace"].as_str().unwrap();
-    // The controller has answered; each broker hears of it a little later.
-    eventually("the topics are gone", || match topics_of(&brokers, namespace) {
-        left if left.is_empty() => Ok(()),
-        left => Err(format!("{left:?}")),
-    });
+    until_gone(&brokers, namespace);
 }
 
 #[test]
@@ -167,8 +166,5 @@ fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
         assert!(value >= Some(f64::from(least)), "{place}: {tasks:#}");
     }
     let namespace = bench["report"]["namespace"].as_str().expect("its namespace");
-    eventually("the topics are gone", || match topics_of(&brokers, namespace) {
-        left if left.is_empty() => Ok(()),
-        left => Err(format!("{left:?}")),
-    });
+    until_gone(&brokers, namespace);
 }

@@ -480,10 +480,7 @@ impl<R: Rules> Context<R> {
             let began = Instant::now();
             match consumer.committed_offsets(partitions.clone(), ATTEMPT) {
                 Ok(list) => break list,
-                Err(error) if errors::is_closing(&error) => {
-                    return Err(error);
-                }
-                Err(error) if Instant::now() < deadline => {
+                Err(error) if Instant::now() < deadline && !errors::is_closing(&error) => {
                     tracing::info!(%error, "committed offsets are not stable yet");
                     // Some errors come at once.
                     std::thread::sleep(ATTEMPT_MIN.saturating_sub(began.elapsed()));
