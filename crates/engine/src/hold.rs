@@ -101,6 +101,11 @@ impl Hold {
         self.next > offset && self.buffer.front().is_none_or(|held| held.offset > offset)
     }
 
+    /// Whether all that was read before this offset was let go.
+    pub(super) fn has_let_go(&self, before: Offset) -> bool {
+        self.buffer.front().is_none_or(|held| held.offset >= before)
+    }
+
     /// Its position is to be committed.
     pub(super) fn touch(&mut self) {
         self.window.touch();

@@ -34,7 +34,7 @@ pub mod window;
 pub mod work;
 
 pub use ids::{BatchId, Lane, Offset, Source, TopicId};
-pub use lanes::{Figures, LaneEngine, Read, TasksOverdue};
+pub use lanes::{Decided, Figures, LaneEngine, Read, TasksOverdue};
 pub use messages::{
     Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Left, Outcome,
     Produce, Refused, Start, Target,

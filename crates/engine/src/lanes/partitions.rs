@@ -116,6 +116,11 @@ impl Partitions {
             .as_mut()
     }
 
+    /// Whether all that was read of these partitions before these ends was let go. Of one that is not here there is nothing.
+    pub(super) fn have_let_go(&self, ends: &[(Source, Offset)]) -> bool {
+        ends.iter().all(|(source, end)| self.get(*source).is_none_or(|hold| hold.has_let_go(*end)))
+    }
+
     /// All that could be here, by topic.
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> + use<> {
         let lanes = self.gates.len();

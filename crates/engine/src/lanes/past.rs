@@ -42,14 +42,23 @@ pub(super) enum Waiting {
     Refused(Box<(PendingWrite, Record)>),
 }
 
+/// Records that wait for the outcome of one timer.
+#[derive(Debug)]
+struct Queue {
+    /// The number of the first of them.
+    first: u64,
+    records: VecDeque<Waiting>,
+}
+
 /// What the lane remembers of ended timers, and what waits for their outcome.
 #[derive(Debug)]
 pub(super) struct Past {
     /// By some bits of their names: up to when timers have ended here.
     ends: Box<[UnixMillis]>,
     /// Records that wait, by their timer and in the order in which they came.
-    #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    waiting: BTreeMap<Of, VecDeque<Waiting>>,
+    waiting: BTreeMap<Of, Queue>,
+    /// How many records have begun to wait.
+    begun: u64,
     /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
     stage: RecallStage,
@@ -74,6 +83,7 @@ impl Default for Past {
         Self {
             ends: vec![UnixMillis(0); SLOTS].into(),
             waiting: BTreeMap::new(),
+            begun: 0,
             wanted: Vec::new(),
             stage: RecallStage::Idle,
             recalled: None,
@@ -99,10 +109,11 @@ impl Past {
     /// The rank of the first that waits in a lane, of those that order matters for.
     pub(super) fn first(&self, lane: Lane) -> Option<Rank> {
         let of_lane = self.waiting.iter().filter(|((of, _), _)| *of == lane);
-        let entries = of_lane.flat_map(|(_, queue)| queue).filter_map(|waiting| match waiting {
-            Waiting::Entry(entry) => Some(entry),
-            Waiting::Refused(_) => None,
-        });
+        let entries =
+            of_lane.flat_map(|(_, queue)| &queue.records).filter_map(|waiting| match waiting {
+                Waiting::Entry(entry) => Some(entry),
+                Waiting::Refused(_) => None,
+            });
         let ordered = entries.filter(|entry| {
             entry.record.key().is_some() && !matches!(entry.origin, Origin::Cancel(_))
         });
@@ -111,17 +122,30 @@ impl Past {
 
     /// When the first record is due that waits.
     pub(super) fn first_due(&self) -> Option<UnixMillis> {
-        let dues = self.waiting.values().flatten().filter_map(|waiting| match waiting {
-            Waiting::Entry(entry) => Some(entry.due),
-            Waiting::Refused(_) => None,
+        let dues = self.waiting.values().flat_map(|queue| &queue.records).filter_map(|waiting| {
+            match waiting {
+                Waiting::Entry(entry) => Some(entry.due),
+                Waiting::Refused(_) => None,
+            }
         });
         dues.min()
     }
 
     /// How many records wait.
     pub(super) fn waiting(&self) -> usize {
-        self.waiting.values().map(VecDeque::len).sum()
+        self.waiting.values().map(|queue| queue.records.len()).sum()
     }
+
+    /// The number of the next record that will wait.
+    pub(super) fn next_number(&self) -> u64 {
+        self.begun
+    }
+
+    /// The number of the record that has waited longest; `None`: none waits.
+    pub(super) fn first_number(&self) -> Option<u64> {
+        self.waiting.values().map(|queue| queue.first).min()
+    }
+
     // What is known.
 
     /// How a timer has ended, for one of its records for which that counts. `ends_from`: what ended in the lane since then
@@ -165,11 +189,13 @@ impl Past {
 
     /// A record waits until the index has told what became of its timer.
     pub(super) fn wait(&mut self, of: Of, waiting: Waiting) {
-        let queue = self.waiting.entry(of).or_default();
-        if queue.is_empty() {
+        let first = self.begun;
+        self.begun += 1;
+        let queue = self.waiting.entry(of).or_insert_with(|| {
             self.wanted.push(of);
-        }
-        queue.push_back(waiting);
+            Queue { first, records: VecDeque::new() }
+        });
+        queue.records.push_back(waiting);
     }
 
     /// The timers to ask about, by lane, once all is committed that was decided before.
@@ -215,7 +241,7 @@ impl Past {
     pub(super) fn learn(&mut self, of: Of, ended: Option<Ended>) -> Option<VecDeque<Waiting>> {
         let queue = self.waiting.remove(&of)?;
         self.recalled = Some((of, ended));
-        Some(queue)
+        Some(queue.records)
     }
 
     /// All that waited for the last answer is decided.

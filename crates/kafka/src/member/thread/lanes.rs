@@ -113,7 +113,7 @@ impl<'a> Lanes<'a> {
             unknown: 0,
             recalls: 0,
             counting: Arc::default(),
-            queries: QueryGoals::new(parts.setup.limits.hop_linger),
+            queries: QueryGoals::default(),
             out: Vec::new(),
         }
     }

@@ -6,7 +6,7 @@ use crate::header::Code;
 use crate::messages::Outcome;
 use crate::setup::Tracking;
 use crate::timers::{Change, NOT_IN_LOG_ORDER, Timer, TimerId, TimerState, Version};
-use crate::{Lane, Limits, Millis, Offset, Source, TopicId};
+use crate::{Decided, Lane, Limits, Millis, Offset, Source, TopicId};
 use std::sync::Arc;
 
 type Headers = Vec<(&'static str, &'static str)>;
@@ -292,6 +292,35 @@ fn what_comes_for_a_timer_that_is_asked_about_waits_behind_it_and_the_others_go_
     assert_eq!(delivered(&kafka), "ouv");
     kafka.after(Millis(10_000));
     assert_eq!((delivered(&kafka).as_str(), kafka.pending()), ("ouv", 0));
+}
+
+#[test]
+fn all_is_decided_once_the_index_has_told_however_long_that_takes_and_what_came_of_it_is_committed()
+{
+    let places = [By::Stray, By::Further].map(place_of);
+    let mut kafka = settled();
+    kafka.stalled.extend(places);
+    let other = [("x-delay", "1h"), ("x-delay-target", TARGET), ("x-delay-id", "j")];
+    kafka.append(places[0], record("k", &make("r", "", "1h")));
+    kafka.append(places[1], record("k", &other));
+    kafka.take_over(&[]);
+    kafka.after(Millis(2_000));
+    kafka.recalls_late = true;
+    kafka.stalled.remove(&places[0]);
+    kafka.after(Millis(60_000));
+    let mut so_far = Decided::default();
+    let mut has = |kafka: &Kafka| kafka.engine.has_decided(&[(places[0], Offset(1))], &mut so_far);
+    assert!(!has(&kafka), "nobody knows what has ended");
+    // Another one begins to wait, and holds up nobody who asked before.
+    kafka.stalled.clear();
+    kafka.after(Millis(1));
+    kafka.recall();
+    assert_eq!(kafka.figures().recalling, 1);
+    assert!(!has(&kafka), "its timer is in no batch");
+    kafka.after(Millis(60_000));
+    assert!(has(&kafka));
+    let mut later = Decided::default();
+    assert!(!kafka.engine.has_decided(&[(places[1], Offset(1))], &mut later));
 }
 
 #[test]

@@ -173,15 +173,13 @@ impl Lanes<'_> {
     pub(super) fn look_at_goals(&mut self, member: &Member<'_>) {
         // Until it is known what is pending, nothing is decided.
         let Some(assignment) = member.assignment().filter(|_| self.unknown == 0) else { return };
-        let now = member.at();
-        if !self.parts.timers.has_goals() || !self.queries.is_due(now) {
+        if !self.parts.timers.has_goals() || !self.queries.is_due(member.at()) {
             return;
         }
         let open = self.parts.timers.goals(assignment);
         let positions = member.positions(&self.queries.unread(&open));
-        let is_idle = self.lookups_open == 0 && self.recalls == 0 && self.engine.is_drained();
-        let first_sent = member.oldest_in_flight();
-        let reached = self.queries.look(now, &open, &positions, (is_idle, first_sent));
+        let has_decided = |ends: &[_], so_far: &mut _| self.engine.has_decided(ends, so_far);
+        let reached = self.queries.look(&open, &positions, has_decided);
         if !reached.is_empty() {
             self.parts.timers.reached(&reached);
         }

@@ -102,11 +102,6 @@ impl<R: Rules> Membership<'_, R> {
         }
     }
 
-    /// When the oldest batch that is on its way was handed over.
-    pub(in crate::member::thread) fn oldest_in_flight(&self) -> Option<Millis> {
-        self.in_flight.front().map(|first| millis(first.since - self.began))
-    }
-
     /// Stops fetching these partitions.
     pub(in crate::member::thread) fn pause(&mut self, sources: &[Source]) {
         self.paused.extend(sources);
