@@ -122,6 +122,7 @@ const CASES: &[Case] = &[
     (Mutation::RevivesCancelled, TASKS, &["retries"], 300),
     (Mutation::CallsExpired, TASKS, &["expired"], 200),
     (Mutation::ForgetsExpiry, TASKS, &["expired"], 100),
+    (Mutation::CallsChanged, TASKS, &["your bytes"], 300),
     (Mutation::CountsNoBytes, TASKS, &["credits"], 100),
     (Mutation::IgnoresRates, TASKS, &["rates"], 100),
     (Mutation::BurnsPutOffs, TASKS, &["attempts"], 100),

@@ -155,6 +155,13 @@ impl Broker {
         self.topics.get_mut(place.topic)?.partitions.get_mut(usize::try_from(place.partition).ok()?)
     }
 
+    /// Somebody changes a record on the disk of a broker.
+    pub fn alter(&mut self, place: Place, offset: Offset, record: Record) {
+        if let Some(log) = self.partition_mut(place) {
+            log.alter(offset, record);
+        }
+    }
+
     /// What the leader of a partition would stamp on a record.
     pub fn clock(&self, node: usize, at: Time) -> UnixMillis {
         UnixMillis((EPOCH_MS + at).saturating_add_signed(self.skews[node]))

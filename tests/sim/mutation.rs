@@ -167,6 +167,8 @@ pub enum Mutation {
     CallsExpired,
     /// Lanes do not read when a task expires.
     ForgetsExpiry,
+    /// A worker sends another body than was submitted.
+    CallsChanged,
     /// A task that a worker holds has one credit, however large it is.
     CountsNoBytes,
     /// Nobody hears of a rate.
@@ -263,6 +265,7 @@ impl Mutation {
             Self::RevivesCancelled,
             Self::CallsExpired,
             Self::ForgetsExpiry,
+            Self::CallsChanged,
             Self::CountsNoBytes,
             Self::IgnoresRates,
             Self::BurnsPutOffs,

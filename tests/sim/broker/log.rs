@@ -59,6 +59,11 @@ impl Partition {
         Offset(offset)
     }
 
+    /// Somebody changes a record where it stands.
+    pub fn alter(&mut self, offset: Offset, record: Record) {
+        self.entries[offset.0 as usize].record = Some(record);
+    }
+
     /// Ends a transaction here.
     pub fn mark(&mut self, tx: TxId, committed: bool, marker: Entry) {
         self.open.remove(&tx);

@@ -81,6 +81,8 @@ pub struct Tasks {
     pub assigned: Vec<Time>,
     /// Where records stand that waterclock has not written there.
     pub foreign: BTreeSet<(Place, Offset)>,
+    /// How many dispatches somebody is to change before they are read.
+    alters: usize,
     /// Retries by hand, in the order in which they were written.
     pub retries: Vec<Retry>,
     /// Of whose cancel users heard that it is done.

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::state::{State, StateKey};
 use waterclock::engine::work::{Dispatch, Task};
-use waterclock::engine::{Lane, Millis, Record, UnixMillis, header};
+use waterclock::engine::{Lane, Millis, Offset, Record, UnixMillis, header};
 
 use crate::broker::{EPOCH_MS, Place};
 use crate::chance::Chance;
@@ -33,6 +33,10 @@ impl World {
     /// Writes a record that waterclock has not written there.
     pub(super) fn write_foreign(&mut self, luck: u64) {
         let mut chance = Chance::new(luck);
+        if chance.percent(20) {
+            self.tasks.alters += 1;
+            return;
+        }
         let topics = self.topics_of_tasks();
         let written = match chance.between(0, 7) {
             6 | 7 => self.dispatched_again(&mut chance),
@@ -153,6 +157,26 @@ impl World {
             }
         }
         Some((place, crate::workload::record(record.key(), value.as_deref(), &headers)))
+    }
+
+    /// A record of the workers' topic as one of them reads it. Where somebody is to change a dispatch, it has another body.
+    pub fn as_it_stands(&mut self, place: Place, offset: Offset, record: Record) -> Record {
+        let is_ours = !self.tasks.foreign.contains(&(place, offset));
+        if self.tasks.alters == 0 || !is_ours || !sealed::is_of_task(&record) {
+            return record;
+        }
+        self.tasks.alters -= 1;
+        let mut value = record.value().unwrap_or_default().to_vec();
+        value.push(b'!');
+        let headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = record
+            .headers()
+            .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
+            .collect();
+        let altered = crate::workload::record(record.key(), Some(&value), &headers);
+        self.broker.alter(place, offset, altered.clone());
+        self.tasks.foreign.insert((place, offset));
+        self.count("dispatches altered");
+        altered
     }
 
     /// Writes what stands in a tier or among the results there once more.
