@@ -10,8 +10,8 @@ use tokio::task::spawn_blocking;
 use super::timers::{TimersOfInstance, error};
 use crate::api::projects::{Projects, PutError};
 use crate::api::tasks::model::{
-    Attempt, CancelAnswer, CancelOutcome, Payload, RetryInfo, Submission, TaskFilter, TaskPage,
-    TaskStatus, TaskView, WaitsFor,
+    Attempt, CancelAnswer, CancelOutcome, PausedBy, Payload, RetryInfo, Submission, TaskFilter,
+    TaskPage, TaskStatus, TaskView, WaitsFor,
 };
 use crate::api::tasks::{Desk, Failure, Tasks};
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
@@ -343,11 +343,18 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         Some(Kind::Kafka(kafka)) => (None, Some(&kafka.topic)),
         None => (None, None),
     };
-    let is_paused = topic.is_some_and(|topic| registry.is_target_paused(topic))
-        || registry.paused(&project, service);
+    let of_project = registry.project(&project);
+    let of_service = service.and_then(|name| of_project.services.get(name));
+    let paused = [
+        (PausedBy::Project, of_project.paused),
+        (PausedBy::Service, of_service.is_some_and(|service| service.paused)),
+        (PausedBy::Topic, topic.is_some_and(|topic| registry.is_target_paused(topic))),
+    ];
+    let paused: Vec<PausedBy> =
+        paused.into_iter().filter_map(|(by, is_paused)| is_paused.then_some(by)).collect();
     let waits_for = match status {
         timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
-        timers::TaskStatus::Ready if is_paused => Some(WaitsFor::Paused),
+        timers::TaskStatus::Ready if !paused.is_empty() => Some(WaitsFor::Paused),
         timers::TaskStatus::Ready if progress.breaker => Some(WaitsFor::Breaker),
         timers::TaskStatus::Ready => Some(WaitsFor::Limit),
         _ => None,
@@ -386,6 +393,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         interruptions: progress.interruptions.into(),
         next_at: (!status.is_final()).then_some(progress.next_at.0),
         waits_for,
+        paused_by: if waits_for == Some(WaitsFor::Paused) { paused } else { Vec::new() },
         ended_at: status.is_final().then(|| timer.shown_since().0),
         code: timer.code.map(|code| code.as_str().to_owned()),
         last: attempts.last().cloned(),
@@ -549,6 +557,9 @@ mod tests {
         let mut registry = Registry::default();
         registry.apply(change).unwrap();
         let of = view(&record(TimerState::Delay, due), UnixMillis(100), &registry);
-        assert_eq!(of.waits_for, Some(WaitsFor::Paused));
+        assert_eq!(
+            (of.waits_for, &*of.paused_by),
+            (Some(WaitsFor::Paused), &[PausedBy::Project][..])
+        );
     }
 }

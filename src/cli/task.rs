@@ -38,7 +38,7 @@ enum Command {
     /// Creates a task
     Create(Create),
     /// Says what is known of a task; exit code 1 if there is none
-    Get(One),
+    Get(Get),
     /// Lists the attempts of a task
     History(One),
     /// Lists tasks by due time
@@ -56,6 +56,15 @@ struct One {
     id: String,
     #[command(flatten)]
     to: To,
+}
+
+#[derive(Args)]
+struct Get {
+    #[command(flatten)]
+    one: One,
+    /// Also shows what it sends, as long as Kafka has that
+    #[arg(long)]
+    payload: bool,
 }
 
 /// Whom to ask.
@@ -286,7 +295,7 @@ impl Task {
         match self.command {
             Command::Create(Create { of: Type::Http(create) }) => create.run(global),
             Command::Create(Create { of: Type::Kafka(create) }) => create.run(global),
-            Command::Get(one) => one.get(global),
+            Command::Get(get) => get.run(global),
             Command::History(one) => one.history(global),
             Command::List(list) => list.run(global),
             Command::Cancel(cancel) => cancel.run(global),
@@ -336,18 +345,30 @@ impl CreateKafka {
     }
 }
 
-impl One {
-    fn find(&self, global: &Global) -> Result<Value, Failure> {
-        let client = self.to.open(global)?;
-        Ok(client.ask(Kind::Look, &Method::GET, &format!("v1/tasks/{}", self.id), &[], None)?)
+impl Get {
+    fn run(self, global: &Global) -> Outcome {
+        let (kind, query) = match self.payload {
+            // It is searched in Kafka.
+            true => (Kind::AllLanes, &[("payload", "1".to_owned())][..]),
+            false => (Kind::Look, &[][..]),
+        };
+        show(&self.one.find(global, kind, query)?, global)
     }
+}
 
-    fn get(self, global: &Global) -> Outcome {
-        show(&self.find(global)?, global)
+impl One {
+    fn find(
+        &self,
+        global: &Global,
+        kind: Kind,
+        query: &[(&str, String)],
+    ) -> Result<Value, Failure> {
+        let client = self.to.open(global)?;
+        Ok(client.ask(kind, &Method::GET, &format!("v1/tasks/{}", self.id), query, None)?)
     }
 
     fn history(self, global: &Global) -> Outcome {
-        let told = self.find(global)?;
+        let told = self.find(global, Kind::Look, &[])?;
         let task: TaskView = typed(&told)?;
         if global.json() {
             let lines = task.attempts.iter().fold(String::new(), |mut lines, attempt| {

@@ -304,7 +304,7 @@ impl TaskStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum WaitsFor {
-    /// Its project or its service is paused.
+    /// Its project, its service or its topic is paused; `paused_by` says which.
     Paused,
     /// As many calls as may be are open.
     Limit,
@@ -312,6 +312,18 @@ pub enum WaitsFor {
     Breaker,
     /// It was given to the workers, and none has begun. `waterclock doctor` says whether there is any.
     Worker,
+}
+
+/// What keeps a task from being called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum PausedBy {
+    /// Its project is paused.
+    Project,
+    /// Its service is paused.
+    Service,
+    /// Its topic is paused.
+    Topic,
 }
 
 /// A turn in which a call was made and ended.
@@ -405,6 +417,9 @@ pub struct TaskView {
     /// Why it has not begun though it is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitsFor>,
+    /// What is paused, if it waits for that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub paused_by: Vec<PausedBy>,
     /// When it ended, in epoch milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<u64>,

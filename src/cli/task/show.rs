@@ -70,7 +70,9 @@ pub(super) fn whole(task: &TaskView) -> String {
         row("outcome", word(outcome));
     }
     if let Some(waits_for) = task.waits_for {
-        row("waits for", word(waits_for));
+        let by: Vec<String> = task.paused_by.iter().map(word).collect();
+        let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join(", ")) };
+        row("waits for", word(waits_for) + &by);
     }
     row("project", text(&task.project));
     row("group", text(&task.group));
@@ -106,6 +108,16 @@ pub(super) fn whole(task: &TaskView) -> String {
         if let Some(response) = &last.response {
             row("its answer", output::shortened(Some(response.as_bytes()), ANSWER_SHOWN));
         }
+    }
+    if let Some(payload) = &task.payload {
+        let whole_or_base64 = |text: &Option<String>, base64: &Option<String>| {
+            text.clone().or_else(|| base64.as_ref().map(|base64| format!("{base64} (base64)")))
+        };
+        if let Some(key) = whole_or_base64(&payload.key, &payload.key_b64) {
+            row("key", text(&key));
+        }
+        let body = whole_or_base64(&payload.body, &payload.body_b64);
+        row("sends", output::shortened(body.as_deref().map(str::as_bytes), ANSWER_SHOWN));
     }
     table.trim_fmt()
 }

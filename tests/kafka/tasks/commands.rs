@@ -130,11 +130,18 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
         "revision 1 (nothing was put there before)\n"
     );
     assert!(is_paused("project", PROJECT));
-    let http = create(&process, &stub.url("/ok"), "3s", &[]);
+    let http = create(&process, &stub.url("/ok"), "3s", &["--body", r#"{"order":17}"#]);
+    let shown = ends(&process, 0, &["task", "get", &http, "--payload"]).said;
+    assert!(shown.contains(r#"{"order":17}"#), "{shown}");
     let waits = |id: &str| {
         eventually("it is paused", || {
             let task = get(&process, id);
-            if task["waits_for"] == "paused" { Ok(()) } else { Err(task.to_string()) }
+            let why = (&task["waits_for"], &task["paused_by"]);
+            if why == (&json!("paused"), &json!(["project"])) {
+                Ok(())
+            } else {
+                Err(task.to_string())
+            }
         });
     };
     waits(&http);
