@@ -130,12 +130,12 @@ const ENGINE: [&str; 21] = [
 ];
 /// The same for the modules of `lanes`: parts, below the engine that they are of, and above it the files that join them.
 #[rustfmt::skip]
-const LANES: [&str; 35] = [
+const LANES: [&str; 36] = [
     "figures", "rank", "margin", "handed", "suspects", "duplicates", "writes", "memory", "agenda", "partitions", "hops",
     "reread", "builder", "batches", "behind", "inventory", "retention", "past", "lost", "tasks", "lifecycle", "poison",
     "intake_watermark", "strict_order", "admission",
     "LaneEngine",
-    "apply", "backpressure", "batch", "dead_letters", "firing", "lookups", "outage", "task_steps", "upkeep",
+    "apply", "backpressure", "batch", "dead_letters", "decided", "firing", "lookups", "outage", "task_steps", "upkeep",
 ];
 
 /// Every source file below a place, with its path from the root of the project.

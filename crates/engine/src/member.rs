@@ -24,7 +24,7 @@ pub use positions::{
     Checkpoint, LaneRules, LogBounds, Loss, LossCause, Plan, PositionGone, Positions, Rules,
     StartAt, Unknown,
 };
-pub use query_goals::{QueryGoal, QueryGoals};
+pub use query_goals::{LOOK_EVERY, QueryGoal, QueryGoals};
 pub use read_goals::ReadGoals;
 pub use take_over::{Ask, TakeOver, TakeOverError};
 pub use transaction::{Broken, Course, Dirty, Failed, Patience, Renewed, Step};

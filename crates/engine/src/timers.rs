@@ -399,7 +399,8 @@ impl Timer {
         let Self { version, state, since, .. } = *self;
         let was_refused = matches!(state, TimerState::Dead | TimerState::Expired)
             && since < version.first_appended;
-        (state.is_final() && !was_refused).then_some(Ended { version, state, since })
+        let turn = self.task.map_or(0, |progress| progress.turn);
+        (state.is_final() && !was_refused).then_some(Ended { version, state, since, turn })
     }
 }
 
@@ -438,6 +439,8 @@ pub struct Ended {
     pub state: TimerState,
     /// When it came to that.
     pub since: UnixMillis,
+    /// The last turn, of a task.
+    pub turn: u32,
 }
 
 impl Ended {

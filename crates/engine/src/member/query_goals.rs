@@ -10,23 +10,23 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::{Decided, Millis, Offset, Source};
+use super::super::{Millis, Offset, Source};
 
 /// Up to where a query wants everything to be decided, by its number.
 pub type QueryGoal = (u64, Vec<(Source, Offset)>);
 
-/// The queries that wait.
+/// How often there is something to look at while a query waits.
+pub const LOOK_EVERY: Millis = Millis(5);
+
+/// The queries that wait. `D`: how far it is decided what one asked about, as the engine says it.
 #[derive(Debug, Default)]
-pub struct QueryGoals {
+pub struct QueryGoals<D> {
     looked: Option<Millis>,
-    /// Those whose partitions are read so far: how far these are decided.
-    read: BTreeMap<u64, Decided>,
+    /// Those whose partitions are read so far.
+    read: BTreeMap<u64, D>,
 }
 
-impl QueryGoals {
-    /// How often there is something to look at while a query waits.
-    pub const EVERY: Millis = Millis(5);
-
+impl<D: Default> QueryGoals<D> {
     /// Forgets how far reading was: the lanes have gone.
     pub fn clear(&mut self) {
         self.read.clear();
@@ -34,7 +34,7 @@ impl QueryGoals {
 
     /// Whether it is time to look again. If it is, the next look is a while later.
     pub fn is_due(&mut self, now: Millis) -> bool {
-        let is_due = self.looked.is_none_or(|at| now.saturating_sub(at) >= Self::EVERY);
+        let is_due = self.looked.is_none_or(|at| now.saturating_sub(at) >= LOOK_EVERY);
         if is_due {
             self.looked = Some(now);
         }
@@ -55,7 +55,7 @@ impl QueryGoals {
         &mut self,
         open: &[QueryGoal],
         positions: &[(Source, Offset)],
-        mut has_decided: impl FnMut(&[(Source, Offset)], &mut Decided) -> bool,
+        mut has_decided: impl FnMut(&[(Source, Offset)], &mut D) -> bool,
     ) -> Vec<u64> {
         self.read.retain(|number, _| open.iter().any(|(of, _)| of == number));
         let is_read = |(source, end): &(Source, Offset)| {
@@ -92,17 +92,17 @@ mod tests {
         positions.iter().map(|(source, next)| (*source, Offset(*next))).collect()
     }
 
-    fn yes(_: &[(Source, Offset)], _: &mut Decided) -> bool {
+    fn yes(_: &[(Source, Offset)], (): &mut ()) -> bool {
         true
     }
 
-    fn no(_: &[(Source, Offset)], _: &mut Decided) -> bool {
+    fn no(_: &[(Source, Offset)], (): &mut ()) -> bool {
         false
     }
 
     #[test]
     fn a_query_is_answered_once_every_partition_is_read_and_decided() {
-        let mut goals = QueryGoals::default();
+        let mut goals = QueryGoals::<()>::default();
         let open = [goal(7, &[(INTAKE, 10), (OTHER, 4)])];
         assert_eq!(goals.unread(&open), [INTAKE, OTHER]);
         assert_eq!(goals.look(&open, &at(&[(INTAKE, 10), (OTHER, 3)]), yes), NONE);
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(goals.look(&open, &at(&[(INTAKE, 12), (OTHER, 4)]), no), NONE, "not decided");
         assert_eq!(goals.unread(&open), [], "it is read");
         let mut asked = Vec::new();
-        let reached = goals.look(&open, &[], |ends, _| {
+        let reached = goals.look(&open, &[], |ends, ()| {
             asked.push(ends.to_vec());
             true
         });
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn a_query_that_nobody_asks_any_more_is_forgotten_and_lanes_that_go_begin_again() {
-        let mut goals = QueryGoals::default();
+        let mut goals = QueryGoals::<()>::default();
         let (open, read) = ([goal(1, &[(INTAKE, 1)])], at(&[(INTAKE, 1)]));
         assert_eq!(goals.look(&open, &read, no), NONE);
         assert_eq!(goals.look(&[], &[], yes), NONE);
@@ -131,7 +131,7 @@ mod tests {
 
     #[test]
     fn it_is_looked_at_every_few_milliseconds() {
-        let mut goals = QueryGoals::default();
+        let mut goals = QueryGoals::<()>::default();
         assert_eq!(
             [0, 4, 5, 9, 10].map(|at| goals.is_due(Millis(at))),
             [true, false, true, false, true]

@@ -50,8 +50,9 @@ impl LaneEngine {
             None if self.is_covered(&entry, timer_id) => self.outrun(&entry),
             None => match self.timers.past.recalled(of) {
                 None => self.wait_for_past(now, entry, timer_id),
-                Some(Some(Ended { version, state: TimerState::Dead, .. }))
-                    if version == follows =>
+                // What was read before its last turn is about another one.
+                Some(Some(Ended { version, state: TimerState::Dead, turn, .. }))
+                    if version == follows && entry.turn() == Some(turn) =>
                 {
                     self.bring_back(now, entry, timer_id, out);
                 }

@@ -21,11 +21,12 @@ use crate::member::lane_batches::LaneBatches;
 use crate::member::rebalance::Taken;
 use crate::member::timers::{AssignmentEvent, TakenOver, Timers};
 use crate::meta::RegistryFeed;
-use waterclock_engine::member::{LaneRules, LateHop, QueryGoals, ReadGoals};
+use waterclock_engine::member::{LOOK_EVERY, LaneRules, LateHop, QueryGoals, ReadGoals};
 use waterclock_engine::task::registry::Registry;
 use waterclock_engine::timers::Forgettable;
 use waterclock_engine::{
-    Action, BatchId, Event, Figures, Lane, LaneEngine, Offset, Refused, Setup, Source, Start,
+    Action, BatchId, Decided, Event, Figures, Lane, LaneEngine, Offset, Refused, Setup, Source,
+    Start,
 };
 use waterclock_telemetry::{LaneFigures, LaneLevels};
 
@@ -85,7 +86,7 @@ pub(super) struct Lanes<'a> {
     /// While this is alive, the rest of some lanes is read for this assignment.
     counting: Arc<()>,
     /// Those who look timers up, and wait until what they may know of is decided.
-    queries: QueryGoals,
+    queries: QueryGoals<Decided>,
     out: Vec<Action>,
 }
 
@@ -343,7 +344,7 @@ impl Role for Lanes<'_> {
             || self.recalls > 0
             || self.engine.is_counting();
         let soon = self.read_goals.patience(|source| self.engine.is_awaited(source));
-        let soon = soon.or_else(|| self.parts.timers.has_goals().then_some(QueryGoals::EVERY));
+        let soon = soon.or_else(|| self.parts.timers.has_goals().then_some(LOOK_EVERY));
         let soon = soon.map(|soon| Duration::from_millis(soon.0));
         let most = match (awaited, soon) {
             (true, _) => POLL_SHORT,

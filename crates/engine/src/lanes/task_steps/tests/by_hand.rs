@@ -129,6 +129,25 @@ fn a_failed_task_is_brought_back_from_its_letter_once_for_each_end() {
 }
 
 #[test]
+fn a_failed_task_is_not_brought_back_by_what_was_read_before_its_last_turn() {
+    const ONE_MORE: &str = r#","retry":{"count":1,"interval":600}"#;
+    let mut world = World::new(|_, _| (5, failed(500)));
+    let id = world.create(1, 1_000, ONE_MORE);
+    world.after(5_000);
+    let early = world.retry_record(&id).expect("a copy of it");
+    world.retry(&id);
+    world.after(2_000);
+    assert_eq!((turns(&world, &id), world.state(&id)), (vec![1, 2], Some(TimerState::Dead)));
+    let early = world.append_to_intake(&id, early);
+    world.after(2_000);
+    assert_eq!(outcome_of(&world, early), Some(Outcome::Superseded));
+    assert_eq!(turns(&world, &id), [1, 2]);
+    world.retry(&id);
+    world.after(2_000);
+    assert_eq!(turns(&world, &id), [1, 2, 3]);
+}
+
+#[test]
 fn what_was_cancelled_or_succeeded_is_not_brought_back() {
     let mut world = World::new(|_, nth| (5, if nth < 1 { failed(500) } else { finished() }));
     let cancelled = world.create(1, 1_000, IN_TEN_MINUTES);
