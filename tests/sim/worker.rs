@@ -471,7 +471,7 @@ impl World {
             }
             return false;
         };
-        let record = self.as_it_stands(place, offset, record);
+        let record = self.as_it_stands(place, (offset, appended), record);
         self.worker(worker).reading.insert(partition.0, offset.next());
         let event = match sealed::read_work(&key, lanes, (partition, appended), record) {
             Ok(Work::Task(mut task)) => {

@@ -17,6 +17,9 @@ fn text(text: &str) -> String {
 /// Characters of an answer that are shown.
 const ANSWER_SHOWN: usize = 200;
 
+/// Characters of what it sends that are shown; `--json` has all.
+const PAYLOAD_SHOWN: usize = 1_000;
+
 /// A word of the API, as JSON has it.
 pub(super) fn word(of: impl serde::Serialize) -> String {
     json!(of).as_str().unwrap_or("-").to_owned()
@@ -110,14 +113,16 @@ pub(super) fn whole(task: &TaskView) -> String {
         }
     }
     if let Some(payload) = &task.payload {
-        let whole_or_base64 = |text: &Option<String>, base64: &Option<String>| {
-            text.clone().or_else(|| base64.as_ref().map(|base64| format!("{base64} (base64)")))
+        let mut either = |name: &str, of: &Option<String>, base64: &Option<String>| {
+            let short = |of: &String| output::shortened(Some(of.as_bytes()), PAYLOAD_SHOWN);
+            match (of, base64) {
+                (Some(of), _) => row(name, short(of)),
+                (None, Some(base64)) => row(&format!("{name} (base64)"), short(base64)),
+                (None, None) => {}
+            }
         };
-        if let Some(key) = whole_or_base64(&payload.key, &payload.key_b64) {
-            row("key", text(&key));
-        }
-        let body = whole_or_base64(&payload.body, &payload.body_b64);
-        row("sends", output::shortened(body.as_deref().map(str::as_bytes), ANSWER_SHOWN));
+        either("key", &payload.key, &payload.key_b64);
+        either("sends", &payload.body, &payload.body_b64);
     }
     table.trim_fmt()
 }

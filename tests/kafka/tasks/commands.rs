@@ -133,7 +133,7 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
     let http = create(&process, &stub.url("/ok"), "3s", &["--body", r#"{"order":17}"#]);
     let shown = ends(&process, 0, &["task", "get", &http, "--payload"]).said;
     assert!(shown.contains(r#"{"order":17}"#), "{shown}");
-    let waits = |id: &str| {
+    let waits = |id: &str, by: &str| {
         eventually("it is paused", || {
             let task = get(&process, id);
             let why = (&task["waits_for"], &task["paused_by"]);
@@ -144,7 +144,7 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
             }
         });
     };
-    waits(&http);
+    waits(&http, "project");
     assert_eq!(stub.begun(), 0);
     assert_eq!(ends(&process, 0, &["project", "resume", PROJECT]).said, "revision 2\n");
     assert!(!is_paused("project", PROJECT));
@@ -164,7 +164,7 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
     let words = [&words[..], &["--topic", &topic, "--key", "k", "--value", "v"]].concat();
     let said = ends(&process, 0, &words).said;
     let (kafka, _) = said.split_once("  due ").unwrap_or_else(|| panic!("{said}"));
-    waits(kafka);
+    waits(kafka, "topic");
     assert_eq!(ends(&process, 0, &["target", "resume", &topic]).said, "revision 2\n");
     assert_eq!(end_of(&process, kafka)["task_status"], "finished");
     let seen = Log::open(&fixture, &topic).count(1).to_vec();

@@ -128,7 +128,7 @@ fn one_life(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     let refused = world.tasks.refused.get(&task).copied().unwrap_or_default();
     let is_put_by = matches!(end.code, Some(Code::ProjectDeleted | Code::Expired));
     // Somebody has changed its body, which a worker or its lane has seen.
-    let is_altered = end.code == Some(Code::BadTask) && !world.tasks.foreign.is_empty();
+    let is_altered = end.code == Some(Code::BadTask) && world.tasks.altered.contains(&task);
     let needs_call = !was_cancelled && !is_put_by && !is_altered;
     if needs_call && calls.is_empty() && doubted + refused == 0 {
         found.push(("one end", format!("task {task} is {:?} without a call", end.state)));

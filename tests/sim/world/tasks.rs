@@ -81,6 +81,8 @@ pub struct Tasks {
     pub assigned: Vec<Time>,
     /// Where records stand that waterclock has not written there.
     pub foreign: BTreeSet<(Place, Offset)>,
+    /// Tasks of which somebody has changed a dispatch where it stands.
+    pub altered: BTreeSet<usize>,
     /// How many dispatches somebody is to change before they are read.
     alters: usize,
     /// Retries by hand, in the order in which they were written.

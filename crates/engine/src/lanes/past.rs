@@ -59,6 +59,8 @@ pub(super) struct Past {
     waiting: BTreeMap<Of, Queue>,
     /// How many records have begun to wait.
     begun: u64,
+    /// The number of the first of those that are being decided about: one of them that has to wait again has waited since then.
+    decided: Option<u64>,
     /// Timers that the next question is about, which nobody has begun to ask.
     wanted: Vec<Of>,
     stage: RecallStage,
@@ -84,6 +86,7 @@ impl Default for Past {
             ends: vec![UnixMillis(0); SLOTS].into(),
             waiting: BTreeMap::new(),
             begun: 0,
+            decided: None,
             wanted: Vec::new(),
             stage: RecallStage::Idle,
             recalled: None,
@@ -189,12 +192,13 @@ impl Past {
 
     /// A record waits until the index has told what became of its timer.
     pub(super) fn wait(&mut self, of: Of, waiting: Waiting) {
-        let first = self.begun;
+        let number = self.decided.unwrap_or(self.begun);
         self.begun += 1;
         let queue = self.waiting.entry(of).or_insert_with(|| {
             self.wanted.push(of);
-            Queue { first, records: VecDeque::new() }
+            Queue { first: number, records: VecDeque::new() }
         });
+        queue.first = queue.first.min(number);
         queue.records.push_back(waiting);
     }
 
@@ -241,12 +245,14 @@ impl Past {
     pub(super) fn learn(&mut self, of: Of, ended: Option<Ended>) -> Option<VecDeque<Waiting>> {
         let queue = self.waiting.remove(&of)?;
         self.recalled = Some((of, ended));
+        self.decided = Some(queue.first);
         Some(queue.records)
     }
 
     /// All that waited for the last answer is decided.
     pub(super) fn forget(&mut self) {
         self.recalled = None;
+        self.decided = None;
     }
 }
 

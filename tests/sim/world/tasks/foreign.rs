@@ -160,9 +160,23 @@ impl World {
     }
 
     /// A record of the workers' topic as one of them reads it. Where somebody is to change a dispatch, it has another body.
-    pub fn as_it_stands(&mut self, place: Place, offset: Offset, record: Record) -> Record {
+    pub fn as_it_stands(
+        &mut self,
+        place: Place,
+        (offset, appended): (Offset, UnixMillis),
+        record: Record,
+    ) -> Record {
+        let (key, lanes) = (&self.plan.setup.key, self.plan.setup.lanes);
+        let at = (Lane(place.partition as u16), appended);
+        let work = sealed::read_work(key, lanes, at, record.clone());
+        let Some(task) = work.ok().and_then(|work| match work {
+            sealed::Work::Task(task) => self.tasks.of.get(&task.turn.name).copied(),
+            sealed::Work::Cancel(_) => None,
+        }) else {
+            return record;
+        };
         let is_ours = !self.tasks.foreign.contains(&(place, offset));
-        if self.tasks.alters == 0 || !is_ours || !sealed::is_of_task(&record) {
+        if self.tasks.alters == 0 || !is_ours {
             return record;
         }
         self.tasks.alters -= 1;
@@ -175,6 +189,7 @@ impl World {
         let altered = crate::workload::record(record.key(), Some(&value), &headers);
         self.broker.alter(place, offset, altered.clone());
         self.tasks.foreign.insert((place, offset));
+        self.tasks.altered.insert(task);
         self.count("dispatches altered");
         altered
     }

@@ -324,6 +324,35 @@ fn all_is_decided_once_the_index_has_told_however_long_that_takes_and_what_came_
 }
 
 #[test]
+fn what_is_refused_once_the_index_has_told_and_asks_again_is_not_decided_before_its_letter_is() {
+    let stray = place_of(By::Stray);
+    let limits = Limits { tracked_max: 0, ..Kafka::limits() };
+    let mut kafka = Kafka::with_intakes(limits, &["", "more"]);
+    kafka.after(Millis(20_000));
+    kafka.stalled.insert(stray);
+    kafka.append(stray, record("k", &make("r", "", "1h")));
+    kafka.take_over(&[]);
+    kafka.after(Millis(2_000));
+    kafka.recalls_late = true;
+    kafka.stalled.clear();
+    kafka.after(Millis(1_000));
+    let mut so_far = Decided::default();
+    let mut has = |kafka: &Kafka| kafka.engine.has_decided(&[(stray, Offset(1))], &mut so_far);
+    let mut asked = 0;
+    while kafka.figures().recalling > 0 {
+        assert!(!has(&kafka), "asked {asked} times");
+        kafka.recall();
+        asked += 1;
+        assert!(!has(&kafka), "asked {asked} times, and its letter is in no batch");
+        kafka.after(Millis(1_000));
+    }
+    assert!(asked > 1, "it is asked again once it is refused");
+    assert!(has(&kafka));
+    let letters = kafka.out.iter().filter(|out| out.code == Some(Code::TooManyTimers));
+    assert_eq!(letters.count(), 1);
+}
+
+#[test]
 fn the_question_leaves_when_all_is_committed_that_was_decided_before() {
     let stray = place_of(By::Stray);
     let mut kafka = Kafka::with_intakes(
