@@ -137,11 +137,7 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
         eventually("it is paused", || {
             let task = get(&process, id);
             let why = (&task["waits_for"], &task["paused_by"]);
-            if why == (&json!("paused"), &json!(["project"])) {
-                Ok(())
-            } else {
-                Err(task.to_string())
-            }
+            if why == (&json!("paused"), &json!([by])) { Ok(()) } else { Err(task.to_string()) }
         });
     };
     waits(&http, "project");

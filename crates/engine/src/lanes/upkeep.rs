@@ -177,7 +177,9 @@ impl LaneEngine {
         }
         let table = self.timers.table();
         let is_absent = |timer: &Timer| {
-            timer.due < now - self.setup.limits.lost_after
+            // A task that waits for its next turn or round stands in the tier for that time.
+            let due = timer.task.map_or(timer.due, |progress| progress.next_at.max(timer.due));
+            due < now - self.setup.limits.lost_after
                 && table.is_absent(lane, timer.timer_id, timer.version)
         };
         let absent: ByName<Timer> =

@@ -2,6 +2,7 @@
 
 use super::super::super::TasksOverdue;
 use super::world::{World, failed, finished};
+use crate::timers::TimerState;
 
 const MANY: u32 = 1_500;
 
@@ -26,6 +27,21 @@ fn those_of_a_paused_project_are_counted_until_they_may_go() {
     world.set_registry("project/shop", "{}");
     world.after(60_000);
     assert_eq!((overdue(&world), world.calls.len()), (TasksOverdue::default(), 299));
+}
+
+#[test]
+fn one_that_waits_long_for_its_next_turn_is_neither_overdue_nor_lost() {
+    let retry = r#","retry":{"count":2,"interval":3600}"#;
+    let mut world = World::new(|_, nth| (5, if nth < 2 { failed(500) } else { finished() }));
+    let id = world.create(1, 1_000, retry);
+    world.after(1_000_000);
+    world.take_lanes_over();
+    world.after(2_000_000);
+    assert_eq!((world.state(&id), world.figures().lost_timers), (Some(TimerState::Delay), 0));
+    world.take_lanes_over();
+    world.after(8_000_000);
+    let turns: Vec<u32> = world.calls_of(&id).iter().map(|call| call.turn).collect();
+    assert_eq!((turns, world.figures().lost_timers), (vec![1, 2, 3], 0));
 }
 
 #[test]

@@ -111,7 +111,8 @@ pub(super) fn id(n: u32) -> TaskId {
 
 impl World {
     pub(super) fn new(endpoint: impl FnMut(&str, usize) -> (u64, TaskResult) + 'static) -> Self {
-        let ladder = Ladder::new(&[1_000, 5_000, 60_000, 600_000].map(Millis), &[], Millis(800));
+        let ladder =
+            Ladder::new(&[1_000, 5_000, 60_000, 600_000, 1_800_000].map(Millis), &[], Millis(800));
         let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
         let topics =
             Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder.expect("one"));
@@ -480,8 +481,15 @@ impl World {
                     }
                 }
             }
-            Action::Overdue { lane, .. } => {
-                self.tell_lanes(Event::Overdue { lane, timers: Vec::new(), more: None });
+            Action::Overdue { lane, before, .. } => {
+                let of_lane = self.timers.range((lane.0, Vec::new())..(lane.0 + 1, Vec::new()));
+                let overdue = of_lane.filter_map(|(_, change)| match change {
+                    Change::Timer(timer) if timer.due < before => Some(timer),
+                    _ => None,
+                });
+                let overdue = overdue.filter(|timer| timer.state == TimerState::Delay);
+                let timers = overdue.cloned().collect();
+                self.tell_lanes(Event::Overdue { lane, timers, more: None });
             }
             Action::Inventory { lane, .. } => {
                 self.tell_lanes(Event::Counted { lane, is_complete: true });
