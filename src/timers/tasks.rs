@@ -160,12 +160,15 @@ impl Heard {
             };
         };
         let is_told = last.task.is_some_and(|task| task.cancelling);
+        // It had failed when the cancel was decided, and was retried by hand since.
+        let is_back = last.task.is_some_and(|task| task.attempts > 0);
         match (self, TaskCancel::of(last)) {
             // A later version of it, which the cancel was not about, has ended otherwise since.
             (Self::Cancelled, _) if last.state != TimerState::Cancelled => {
                 Some(TaskCancel::Stopped)
             }
             (_, Some(end)) => Some(end),
+            (Self::Absent, None) if is_back => Some(TaskCancel::Failed),
             (Self::Absent, None) => Some(TaskCancel::Absent),
             // Where its worker was told, it ends. Else this is a later version.
             (Self::Somehow, None) if !is_told => Some(TaskCancel::Absent),
@@ -206,6 +209,8 @@ mod tests {
         let told = timer(Delay, true, true);
         let cancelled = timer(TimerState::Cancelled, false, false);
         let stopped = timer(TimerState::Cancelled, true, false);
+        let attempted = Progress { attempts: 1, ..Progress::default() };
+        let retried = Timer { task: Some(attempted), ..pending.clone() };
         let (finished, failed) = (timer(Delivered, true, false), timer(Dead, true, false));
         #[rustfmt::skip]
         let cases = [
@@ -218,6 +223,7 @@ mod tests {
             (Heard::Absent,    Some(&finished),  Some(Finished)),
             (Heard::Absent,    Some(&failed),    Some(Failed)),
             (Heard::Absent,    Some(&pending),   Some(Absent)),
+            (Heard::Absent,    Some(&retried),   Some(Failed)),
             (Heard::Underway,  Some(&told),      None),
             (Heard::Underway,  Some(&cancelled), Some(Cancelled)),
             (Heard::Underway,  Some(&finished),  Some(Finished)),
