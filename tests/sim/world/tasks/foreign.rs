@@ -140,10 +140,7 @@ impl World {
     fn changed(&self, chance: &mut Chance, topics: &[usize]) -> Option<(Place, Record)> {
         let (place, record) = self.any_record(chance, topics)?;
         let mut value = record.value().map(<[u8]>::to_vec);
-        let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = record
-            .headers()
-            .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
-            .collect();
+        let mut headers = headers_of(&record);
         let covered = headers.iter_mut().filter(|(name, _)| SEALED.contains(&name.as_slice()));
         let mut covered: Vec<&mut Vec<u8>> =
             covered.filter_map(|(_, value)| value.as_mut()).collect();
@@ -166,6 +163,9 @@ impl World {
         (offset, appended): (Offset, UnixMillis),
         record: Record,
     ) -> Record {
+        if self.tasks.alters == 0 || self.tasks.foreign.contains(&(place, offset)) {
+            return record;
+        }
         let (key, lanes) = (&self.plan.setup.key, self.plan.setup.lanes);
         let at = (Lane(place.partition as u16), appended);
         let work = sealed::read_work(key, lanes, at, record.clone());
@@ -175,17 +175,10 @@ impl World {
         }) else {
             return record;
         };
-        let is_ours = !self.tasks.foreign.contains(&(place, offset));
-        if self.tasks.alters == 0 || !is_ours {
-            return record;
-        }
         self.tasks.alters -= 1;
         let mut value = record.value().unwrap_or_default().to_vec();
         value.push(b'!');
-        let headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = record
-            .headers()
-            .map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec)))
-            .collect();
+        let headers = headers_of(&record);
         let altered = crate::workload::record(record.key(), Some(&value), &headers);
         self.broker.alter(place, offset, altered.clone());
         self.tasks.foreign.insert((place, offset));
@@ -230,6 +223,11 @@ impl World {
         let state = State::open(directive.state?, &self.plan.setup.key, &bound).ok()?;
         Some(state.task?.turn)
     }
+}
+
+fn headers_of(record: &Record) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let headers = record.headers();
+    headers.map(|(name, value)| (name.to_vec(), value.map(<[u8]>::to_vec))).collect()
 }
 
 /// A record that has nothing of ours but names of headers, and the id of nobody's task.
