@@ -79,6 +79,8 @@ struct ScopeState {
     put_off: u64,
     /// Since when nothing of it may go.
     blocked_since: Option<UnixMillis>,
+    /// Since when some of it are put off, while something of it may go.
+    crowded_since: Option<UnixMillis>,
     /// How fast its turns end.
     pace: Pace,
 }
@@ -99,7 +101,15 @@ impl ScopeState {
     fn put_off_for(&mut self, now: UnixMillis, bytes: usize, is_blocked: bool) -> PutOff {
         let overdue = self.put_off + self.waiting.len() as u64 + 1;
         let blocked = is_blocked.then(|| *self.blocked_since.get_or_insert(now));
-        self.pace.put_off(now, bytes, overdue, blocked)
+        let crowded = *self.crowded_since.get_or_insert(now);
+        self.pace.put_off(now, bytes, overdue, blocked, crowded)
+    }
+
+    /// Something of it may go again. What was put off meanwhile says nothing of how slow it is.
+    fn unblock(&mut self) {
+        if self.blocked_since.take().is_some() {
+            self.crowded_since = None;
+        }
     }
 
     /// How many of it may wait in memory.
@@ -267,6 +277,9 @@ impl Tasks {
         let state = self.scope(lane, scope);
         state.put_off =
             if is_put_off { state.put_off + 1 } else { state.put_off.saturating_sub(1) };
+        if state.put_off == 0 {
+            state.crowded_since = None;
+        }
     }
 
     /// A turn has ended.
@@ -346,7 +359,7 @@ impl Tasks {
         let has_scope = state.credits + cost <= limit || state.credits == 0;
         let is_closed = state.closed_until > now;
         if !is_closed {
-            state.blocked_since = None;
+            state.unblock();
         }
         let has_scope = has_scope && !is_closed;
         if has_scope && (has_project || held == 0) {
@@ -447,7 +460,7 @@ impl Tasks {
         let registry = Arc::clone(&self.registry);
         for ((_, scope), state) in &mut self.scopes {
             if !is_paused(&registry, scope) {
-                state.blocked_since = None;
+                state.unblock();
             }
             taken.extend(std::mem::take(&mut state.waiting).into_values());
         }

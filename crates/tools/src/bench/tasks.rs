@@ -60,6 +60,8 @@ const FLOOR_SECONDS_MAX: u64 = 10;
 const AHEAD: Millis = Millis(8_000);
 /// Longest wait for what should have come.
 const WAIT_MAX: Duration = Duration::from_secs(90);
+/// The same for the first tasks: an instance with an empty directory reads all timers first.
+const FIRST_MAX: Duration = Duration::from_secs(600);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 /// Tasks that show that every lane and every partition is running.
@@ -198,7 +200,7 @@ impl Stage<'_, '_> {
             task["request_id"] = format!("warm-{}-{n}", now.0).into();
             create(&task)
         });
-        let by = Instant::now() + WAIT_MAX;
+        let by = Instant::now() + FIRST_MAX;
         let to = service.http;
         loop {
             let until = (0, Until::Count(WARM));
@@ -211,7 +213,7 @@ impl Stage<'_, '_> {
                 Err(error) => return Err(error),
             }
         }
-        if !self.wait(WAIT_MAX, || self.stub.count() >= WARM)? {
+        if !self.wait(FIRST_MAX, || self.stub.count() >= WARM)? {
             let log = service.ended().unwrap_or_else(|| "it is running".to_owned());
             return Err(Failed::NotReady { seen: self.stub.count(), of: WARM, log });
         }

@@ -9,6 +9,8 @@
 //!    shortest.
 //! 4. What comes up again of a scope has a bounded number of bytes in a second. Where its turns end faster than that allows, twice
 //!    as many come up as end: enough to keep it busy.
+//! 5. A rate is never believed for longer than tasks have waited so far: a service that was slow for a second, when nothing else
+//!    was known of it, delays nothing by minutes.
 
 use super::super::super::ladder::Ladder;
 use super::super::{Millis, UnixMillis};
@@ -95,19 +97,22 @@ impl Pace {
     }
 
     /// For how long one more task of so many bytes is put off, of so many that are overdue. `blocked`: since when none may go, if
-    /// so.
+    /// so. `crowded`: since when some of the scope are put off.
     pub(super) fn put_off(
         &mut self,
         now: UnixMillis,
         bytes: usize,
         overdue: u64,
         blocked: Option<UnixMillis>,
+        crowded: UnixMillis,
     ) -> PutOff {
         let rate = self.rate(now).filter(|rate| *rate > 0);
         let of_bytes = self.turn_of(now, bytes, rate.filter(|_| blocked.is_none()));
         let wait = match (blocked, rate) {
             (Some(since), _) => (now - since).0 / 4,
-            (None, Some(rate)) => overdue.saturating_mul(1_000_000) / (rate * 4),
+            (None, Some(rate)) => {
+                (overdue.saturating_mul(1_000_000) / (rate * 4)).min((now - crowded).0)
+            }
             (None, None) => self.silent.map_or(0, |since| (now - since).0 / 4),
         };
         let of_number = Millis(overdue * 1_000 / PUT_OFFS_PER_SECOND);
@@ -139,6 +144,7 @@ mod tests {
     use super::*;
 
     const T0: UnixMillis = UnixMillis(1_000_000);
+    const LONG_AGO: UnixMillis = UnixMillis(0);
     /// Bytes of a small task and of a large one.
     const SMALL: usize = 500;
     const LARGE: usize = 1 << 20;
@@ -157,11 +163,11 @@ mod tests {
     fn the_first_of_a_spike_are_put_off_for_the_shortest_time() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0, SMALL, 1, None).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(T0, SMALL, 1, None, T0).most, PUT_OFF_MIN);
         // One turn has ended in a millisecond: that is no rate yet.
         pace.ended(T0 + Millis(1), true);
         assert_eq!(pace.rate(T0 + Millis(1)), None);
-        assert_eq!(pace.put_off(T0 + Millis(1), SMALL, 3_000, None).most, Millis(3_000));
+        assert_eq!(pace.put_off(T0 + Millis(1), SMALL, 3_000, None, T0).most, Millis(3_000));
     }
 
     #[test]
@@ -174,7 +180,7 @@ mod tests {
         let now = T0 + Millis(3_600_000);
         assert_eq!(pace.rate(now), None);
         pace.denied(now);
-        assert_eq!(pace.put_off(now, SMALL, 100, None).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(now, SMALL, 100, None, T0).most, PUT_OFF_MIN);
         // Neither does one that comes after a busy time.
         let busy_until = busy(&mut pace, now, 10_000, Millis(1));
         pace.ended(busy_until, false);
@@ -189,15 +195,29 @@ mod tests {
         let mut pace = Pace::default();
         // 10 turns a second for 20 s.
         let now = busy(&mut pace, T0, 200, Millis(100));
-        let wait = pace.put_off(now, SMALL, 4_000, None).most;
+        let wait = pace.put_off(now, SMALL, 4_000, None, LONG_AGO).most;
         assert!((95_000..=105_000).contains(&wait.0), "4,000 take 400 s, not four times {wait}");
+    }
+
+    #[test]
+    fn a_service_that_was_slow_for_a_second_is_asked_again_within_a_second() {
+        let mut pace = Pace::default();
+        pace.denied(T0);
+        // Its first calls take 700 ms, and one has ended.
+        pace.ended(T0 + Millis(700), true);
+        let mut put_off = |after| pace.put_off(T0 + Millis(after), SMALL, 900, None, T0).most;
+        assert_eq!(put_off(700), PUT_OFF_MIN, "900 of one in 700 ms take ten minutes");
+        // It stays that slow: that is believed as far as it was seen.
+        assert_eq!(put_off(7_000), Millis(7_000));
+        assert_eq!(put_off(70_000), Millis(70_000));
     }
 
     #[test]
     fn a_blocked_scope_is_asked_again_after_a_quarter_of_that_time_and_at_a_bounded_rate() {
         let mut pace = Pace::default();
-        let mut at =
-            |after: u64, overdue| pace.put_off(T0 + Millis(after), SMALL, overdue, Some(T0)).most;
+        let mut at = |after: u64, overdue| {
+            pace.put_off(T0 + Millis(after), SMALL, overdue, Some(T0), T0).most
+        };
         assert_eq!(at(0, 1), Millis(1_000));
         assert_eq!(at(60_000, 1), Millis(15_000));
         assert_eq!(at(60_000, 100_000), Millis(100_000));
@@ -209,11 +229,11 @@ mod tests {
     fn where_nothing_ends_the_wait_grows_with_the_silence() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0 + Millis(40_000), SMALL, 1, None).most, Millis(10_000));
+        assert_eq!(pace.put_off(T0 + Millis(40_000), SMALL, 1, None, T0).most, Millis(10_000));
         // It may have hung, and be well again: nobody knows.
         pace.ended(T0 + Millis(40_000), true);
         pace.denied(T0 + Millis(40_001));
-        assert_eq!(pace.put_off(T0 + Millis(40_001), SMALL, 1, None).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(T0 + Millis(40_001), SMALL, 1, None, T0).most, PUT_OFF_MIN);
     }
 
     #[test]
@@ -222,7 +242,7 @@ mod tests {
         // One in 5 s, for 20 s.
         let now = busy(&mut pace, T0, 4, Millis(5_000));
         pace.denied(now + Millis(1));
-        let wait = pace.put_off(now + Millis(1), SMALL, 40, None).most;
+        let wait = pace.put_off(now + Millis(1), SMALL, 40, None, LONG_AGO).most;
         assert_eq!(wait, Millis(50_000), "40 of one in 5 s take 200 s");
         // They end faster now: that counts at once, though the look has just begun.
         let faster = (1..=10).fold(now, |_, n| {
@@ -230,7 +250,7 @@ mod tests {
             pace.ended(at, true);
             at
         });
-        let wait = pace.put_off(faster, SMALL, 40, None).most;
+        let wait = pace.put_off(faster, SMALL, 40, None, T0).most;
         assert_eq!(wait, PUT_OFF_MIN);
     }
 
@@ -245,7 +265,7 @@ mod tests {
         for _ in 0..20 {
             now = now + Millis(100);
             pace.denied(now);
-            let wait = pace.put_off(now, 400 << 10, 10, None);
+            let wait = pace.put_off(now, 400 << 10, 10, None, T0);
             assert!(wait.most <= Millis(2_000), "{wait:?}");
             pace.ended(now + Millis(5), false);
         }
@@ -263,7 +283,7 @@ mod tests {
                 *count += u64::from((from * 1_000..until * 1_000).contains(&at));
             }
             put_off += u64::from(is_first);
-            let wait = pace.put_off(T0 + Millis(at), SMALL, put_off, Some(T0));
+            let wait = pace.put_off(T0 + Millis(at), SMALL, put_off, Some(T0), T0);
             let luck = (n << 32 | at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
             let tier = wait.tier(ladder, last, luck);
             queue.push(Reverse((at + ladder.tiers()[tier].wait().0, n, false)));
@@ -289,7 +309,7 @@ mod tests {
     fn a_short_pause_of_few_is_over_within_a_quarter_of_it() {
         let ladder = Ladder::new(&Preset::Round.holds(), &[], LEAD_MAX).expect("sound");
         let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
-        let wait = Pace::default().put_off(T0 + Millis(240_000), SMALL, 500, Some(T0));
+        let wait = Pace::default().put_off(T0 + Millis(240_000), SMALL, 500, Some(T0), T0);
         for luck in 0..10_000 {
             let tier = wait.tier(&ladder, last, luck);
             assert!(ladder.tiers()[tier].wait() <= Millis(60_000));
@@ -299,7 +319,7 @@ mod tests {
     /// When the last of so many large tasks comes up again that are put off at once.
     fn last_of_large(pace: &mut Pace, now: UnixMillis, tasks: u64, paused: bool) -> Millis {
         let blocked = paused.then_some(now);
-        let waits = (1..=tasks).map(|n| pace.put_off(now, LARGE, n, blocked).mean);
+        let waits = (1..=tasks).map(|n| pace.put_off(now, LARGE, n, blocked, T0).mean);
         waits.last().expect("one")
     }
 
@@ -313,9 +333,9 @@ mod tests {
             assert!((20_000..=20_200).contains(&last.0), "{last}");
             // Those that come up meanwhile go behind them, and a small one waits no longer than they do.
             let later = T0 + Millis(10_000);
-            let again = pace.put_off(later, LARGE, 80, paused.then_some(T0)).mean;
+            let again = pace.put_off(later, LARGE, 80, paused.then_some(T0), T0).mean;
             assert!((10_000..=10_500).contains(&again.0), "{again}");
-            assert!(pace.put_off(later, SMALL, 80, None).mean <= again + Millis(1));
+            assert!(pace.put_off(later, SMALL, 80, None, T0).mean <= again + Millis(1));
             // However many there are.
             assert_eq!(last_of_large(&mut pace, later, 100_000, paused), PUT_OFF_MAX);
         }

@@ -79,3 +79,40 @@ fn a_task_costs_one_credit_more_for_each_64_kib_and_one_goes_in_any_case() {
         assert_eq!(count, (16 / cost).max(1), "{bytes} bytes under the least limit");
     }
 }
+
+/// For how long one more task is put off, after so many milliseconds.
+fn put_off_at(tasks: &mut Tasks, after: u64) -> Millis {
+    let now = NOW + Millis(after);
+    tasks.put_off(LANE, &scope(0, 0), true);
+    match tasks.permit(now, LANE, &scope(0, 0), WAITING_BYTES_MAX + 1) {
+        Permit::PutOff(wait) => wait.most,
+        permit => panic!("{permit:?}"),
+    }
+}
+
+#[test]
+fn how_slow_a_scope_is_counts_from_when_its_pause_ended_or_its_last_was_put_off() {
+    let mut tasks = tasks(1);
+    fill(&mut tasks, &scope(0, 0), 100);
+    tasks.turn_ended(NOW, LANE, &scope(0, 0));
+    let mut registry = Registry::clone(&tasks.registry);
+    let running = Arc::clone(&tasks.registry);
+    let paused = Project { paused: true, ..registry.project("p0").clone() };
+    registry.apply(Change::of_project("p0", paused)).expect("room");
+    tasks.set_registry(Arc::new(registry));
+    assert_eq!(put_off_at(&mut tasks, 0), PUT_OFF_MIN);
+    assert_eq!(put_off_at(&mut tasks, 400_000), Millis(100_000), "a quarter of the pause");
+    tasks.set_registry(running);
+    assert!(tasks.reconsider().is_empty());
+    // One turn has ended in a second.
+    assert_eq!(put_off_at(&mut tasks, 400_000), PUT_OFF_MIN);
+    tasks.turn_ended(NOW + Millis(401_000), LANE, &scope(0, 0));
+    for _ in 0..1_000 {
+        tasks.put_off(LANE, &scope(0, 0), true);
+    }
+    assert_eq!(put_off_at(&mut tasks, 405_000), Millis(5_000), "the pause does not count");
+    for _ in 0..1_004 {
+        tasks.put_off(LANE, &scope(0, 0), false);
+    }
+    assert_eq!(put_off_at(&mut tasks, 500_000), PUT_OFF_MIN, "none was left");
+}
