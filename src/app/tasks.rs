@@ -343,12 +343,11 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         Some(Kind::Kafka(kafka)) => (None, Some(&kafka.topic)),
         None => (None, None),
     };
-    let of_project = registry.project(&project);
-    let of_service = service.and_then(|name| of_project.services.get(name));
+    let paused = registry.paused_by(&project, service, topic.map(String::as_str));
     let paused = [
-        (PausedBy::Project, of_project.paused),
-        (PausedBy::Service, of_service.is_some_and(|service| service.paused)),
-        (PausedBy::Topic, topic.is_some_and(|topic| registry.is_target_paused(topic))),
+        (PausedBy::Project, paused.project),
+        (PausedBy::Service, paused.service),
+        (PausedBy::Topic, paused.topic),
     ];
     let paused: Vec<PausedBy> =
         paused.into_iter().filter_map(|(by, is_paused)| is_paused.then_some(by)).collect();
@@ -391,6 +390,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         failures: progress.failures,
         rounds: progress.rounds,
         interruptions: progress.interruptions.into(),
+        cancelling: progress.cancelling && !status.is_final(),
         next_at: (!status.is_final()).then_some(progress.next_at.0),
         waits_for,
         paused_by: if waits_for == Some(WaitsFor::Paused) { paused } else { Vec::new() },
@@ -553,13 +553,38 @@ mod tests {
         let again = Progress { held, ..sent_back };
         assert_eq!(of(again, 99), (TaskStatus::Ready, Some(WaitsFor::Worker)));
         let paused = br#"{"version":1,"revision":1,"paused":true}"#;
-        let change = crate::engine::task::registry::read("project/shop", Some(paused)).unwrap();
-        let mut registry = Registry::default();
-        registry.apply(change).unwrap();
-        let of = view(&record(TimerState::Delay, due), UnixMillis(100), &registry);
-        assert_eq!(
-            (of.waits_for, &*of.paused_by),
-            (Some(WaitsFor::Paused), &[PausedBy::Project][..])
+        let service = br#"{"version":1,"revision":1,"paused":true,"address":"http://a.example/"}"#;
+        let (of_project, of_service) =
+            (("project/shop", &paused[..]), ("service/shop/billing", &service[..]));
+        let none: [(&str, &[u8]); 0] = [];
+        let cases = [
+            (&none[..], &[][..]),
+            (&[of_project][..], &[PausedBy::Project][..]),
+            (&[of_service][..], &[PausedBy::Service][..]),
+            (&[of_project, of_service][..], &[PausedBy::Project, PausedBy::Service][..]),
+            (&[("service/shop/other", &service[..])][..], &[][..]),
+            (&[("target/billing", &paused[..])][..], &[][..]),
+        ];
+        for (puts, want) in cases {
+            let mut registry = Registry::default();
+            for (key, value) in puts {
+                let change = crate::engine::task::registry::read(key, Some(value)).unwrap();
+                registry.apply(change).unwrap();
+            }
+            let of = view(&record(TimerState::Delay, due), UnixMillis(100), &registry);
+            let waits_for = if want.is_empty() { WaitsFor::Limit } else { WaitsFor::Paused };
+            assert_eq!((of.waits_for, &*of.paused_by), (Some(waits_for), want), "{puts:?}");
+        }
+    }
+
+    #[test]
+    fn a_cancel_that_is_not_decided_is_shown_until_it_is() {
+        let cancelling = Progress { cancelling: true, open: true, ..Progress::default() };
+        assert!(shown(TimerState::Delay, cancelling, 250).cancelling);
+        assert!(
+            !shown(TimerState::Delay, Progress { cancelling: false, ..cancelling }, 250).cancelling
         );
+        let over = shown(TimerState::Delivered, cancelling, 250);
+        assert!(!over.cancelling && !serde_json::to_string(&over).unwrap().contains("cancelling"));
     }
 }

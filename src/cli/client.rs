@@ -35,6 +35,8 @@ const START_LOOK: Duration = Duration::from_millis(300);
 const AGAIN_MAX: Duration = Duration::from_secs(20);
 /// Between two look-ups of a timer whose owner does not answer.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
+/// The end of an error where none did anything.
+const START_ONE: &str = " (start one with `waterclock run`, or name one with --server)";
 /// The end of an error where an instance may have done what was asked for.
 const MAY_BE_DONE: &str = "; one that was asked did not answer, and may have done it: ask again";
 
@@ -86,7 +88,7 @@ pub(super) enum ClientError {
     Members(#[source] MetaError),
     #[error("no instance of namespace {0} runs; start one: `waterclock run`")]
     Nobody(String),
-    #[error("no instance answers at {tried}{}", if *may_be_done { MAY_BE_DONE } else { "" })]
+    #[error("no instance answers at {tried}{}", if *may_be_done { MAY_BE_DONE } else { START_ONE })]
     Silent {
         tried: String,
         /// Whether an instance may have done what was asked for.

@@ -28,10 +28,10 @@ pub(super) struct Run {
     /// Directory that keeps this instance's name [env: WATERCLOCK_DATA_DIR] [default: the first free below ./waterclock-data]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Address of health, metrics and timers [env: WATERCLOCK_HTTP] [default: a free port on 127.0.0.1]
+    /// Address of health, metrics, timers and tasks [env: WATERCLOCK_HTTP] [default: a free port on 127.0.0.1]
     #[arg(long, value_name = "ADDRESS")]
     http: Option<String>,
-    /// Serves timers to other machines, too: anyone who reaches the address may see them and cancel them
+    /// Serves timers to other machines, too: anyone who reaches the address may see them and cancel them. (Tasks want a token.)
     /// [env: WATERCLOCK_HTTP_UNAUTHENTICATED]
     #[arg(long)]
     http_unauthenticated: bool,

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::cancel::asked;
@@ -99,6 +99,7 @@ enum Type {
 
 /// What every task has.
 #[derive(Args)]
+#[command(group(ArgGroup::new("due").required(true).args(["delay", "at"])))]
 struct Common {
     /// The project
     #[arg(long, value_name = "NAME")]
@@ -107,7 +108,7 @@ struct Common {
     #[arg(long, value_name = "NAME")]
     group: String,
     /// How long from now it is due, e.g. 15m
-    #[arg(long = "in", value_name = "DURATION", value_parser = length, required_unless_present = "at", conflicts_with = "at")]
+    #[arg(long = "in", value_name = "DURATION", value_parser = length)]
     delay: Option<Length>,
     /// When it is due: RFC 3339, or epoch milliseconds
     #[arg(long, value_name = "TIME")]
@@ -184,14 +185,15 @@ impl Common {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("callee").required(true).args(["url", "service"])))]
 struct CreateHttp {
     #[command(flatten)]
     common: Common,
     /// Who is called
-    #[arg(long, value_name = "URL", required_unless_present = "service")]
+    #[arg(long, value_name = "URL")]
     url: Option<String>,
     /// The named service of the project that is called
-    #[arg(long, value_name = "NAME", conflicts_with = "url")]
+    #[arg(long, value_name = "NAME")]
     service: Option<String>,
     /// What follows the service's address
     #[arg(long, value_name = "PATH", conflicts_with = "url")]
@@ -447,7 +449,7 @@ impl Cancel {
         };
         if matches!(outcome, CancelOutcome::Pending) && !global.json() {
             output::aside(
-                "the cancel is written, and was not decided within the wait. Cancel again to wait longer, or see what became of it with `waterclock task get`. If it stays so, `waterclock doctor` says whether a worker runs",
+                "the cancel is written, and was not decided within the wait: a call of the task may be open, and its end decides. Cancel again to wait longer, or see what became of it with `waterclock task get`. If it stays so, `waterclock doctor` says whether a worker runs",
             );
         }
         Ok(match outcome {

@@ -160,18 +160,18 @@ impl Heard {
             };
         };
         let is_told = last.task.is_some_and(|task| task.cancelling);
-        // It had failed when the cancel was decided, and was retried by hand since.
+        // What was there when the cancel was decided: it had failed, if it was retried by hand since.
         let is_back = last.task.is_some_and(|task| task.attempts > 0);
+        let before = if is_back { TaskCancel::Failed } else { TaskCancel::Absent };
         match (self, TaskCancel::of(last)) {
             // A later version of it, which the cancel was not about, has ended otherwise since.
             (Self::Cancelled, _) if last.state != TimerState::Cancelled => {
                 Some(TaskCancel::Stopped)
             }
             (_, Some(end)) => Some(end),
-            (Self::Absent, None) if is_back => Some(TaskCancel::Failed),
-            (Self::Absent, None) => Some(TaskCancel::Absent),
+            (Self::Absent, None) => Some(before),
             // Where its worker was told, it ends. Else this is a later version.
-            (Self::Somehow, None) if !is_told => Some(TaskCancel::Absent),
+            (Self::Somehow, None) if !is_told => Some(before),
             (Self::Cancelled | Self::Underway | Self::Somehow, None) => None,
         }
     }
@@ -229,6 +229,7 @@ mod tests {
             (Heard::Underway,  Some(&finished),  Some(Finished)),
             (Heard::Somehow,   Some(&told),      None),
             (Heard::Somehow,   Some(&pending),   Some(Absent)),
+            (Heard::Somehow,   Some(&retried),   Some(Failed)),
             (Heard::Somehow,   Some(&stopped),   Some(Stopped)),
             (Heard::Somehow,   None,             Some(Absent)),
         ];

@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use reqwest::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
+use reqwest::header::{
+    AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
+};
 use url::Url;
 
 use super::certificate::Certificate;
@@ -20,7 +22,7 @@ use crate::engine::UnixMillis;
 use crate::engine::header::{self, Code};
 use crate::engine::task::digest;
 use crate::engine::task::registry::{self, Registry, Service};
-use crate::engine::task::spec::{Address, Http, Kind, Spec};
+use crate::engine::task::spec::{Address, Http, Kind, Method, Spec};
 use crate::engine::work::Task;
 
 /// What waterclock calls itself.
@@ -107,6 +109,9 @@ pub(super) fn prepare(
     *request.headers_mut() = headers;
     if !body.is_empty() {
         *request.body_mut() = Some(body.into());
+    } else if matches!(http.method, Method::Post | Method::Put | Method::Patch) {
+        // Some servers answer 411 to a POST that does not say how long its body is.
+        request.headers_mut().insert(CONTENT_LENGTH, 0.into());
     }
     let timeout = http.timeout.or_else(|| service.map(|service| service.timeout));
     let timeout = timeout.unwrap_or(registry::TIMEOUT).min(registry::TIMEOUT_MAX);

@@ -114,6 +114,10 @@ impl Secrets {
     /// Why there is none.
     pub(super) fn bearer(&self, name: &str, project: &str) -> Result<HeaderValue, String> {
         match self.of(name, project)? {
+            // Who reads the call would have the key.
+            Value::Text { keys, .. } if !keys.is_empty() => Err(format!(
+                "the secret {name} is a key to sign with, which is never sent; want a token"
+            )),
             Value::Text { bearer, .. } => Ok(bearer.clone()),
             Value::Certificate(_) => {
                 Err(format!("the secret {name} is a client certificate; want a token"))
@@ -187,6 +191,8 @@ mod tests {
             assert!(said.contains(want), "{said}");
         }
         assert!(secrets.bearer("token", "other").is_err());
+        let said = secrets.bearer("signs", "shop").unwrap_err();
+        assert!(said.contains("never sent; want a token") && !said.contains("MfKQ"), "{said}");
     }
 
     #[test]

@@ -411,6 +411,9 @@ pub struct TaskView {
     /// The last attempts, the oldest first; at most 32. Not in lists.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
+    /// Somebody has cancelled it, and that is not decided yet: a call may be open.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cancelling: bool,
     /// When waterclock acts on it again, in epoch milliseconds; absent once it has ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_at: Option<u64>,

@@ -72,6 +72,9 @@ pub(super) fn whole(task: &TaskView) -> String {
     if let Some(outcome) = task.outcome {
         row("outcome", word(outcome));
     }
+    if task.cancelling {
+        row("cancel", "written; decided when the call that may be open has ended".to_owned());
+    }
     if let Some(waits_for) = task.waits_for {
         let by: Vec<String> = task.paused_by.iter().map(word).collect();
         let by = if by.is_empty() { String::new() } else { format!(" ({})", by.join(", ")) };
@@ -123,6 +126,9 @@ pub(super) fn whole(task: &TaskView) -> String {
         };
         either("key", &payload.key, &payload.key_b64);
         either("sends", &payload.body, &payload.body_b64);
+        if payload.body.is_none() && payload.body_b64.is_none() {
+            row("sends", "no body".to_owned());
+        }
     }
     table.trim_fmt()
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use serde_json::json;
-use waterclock::engine::murmur2;
 use waterclock::engine::task::scope::SERVICE_CONCURRENCY;
+use waterclock::engine::{Millis, murmur2};
 
 use super::{Api, LANES, fixture, launch, partitions, put_service, share, task, turns, with};
 use crate::support::{
@@ -365,4 +365,39 @@ fn a_retry_is_made_once_and_in_time_though_the_owner_of_its_lane_was_killed() {
     assert!(last - killed < most, "{} ms after the kill", last - killed);
     second.stop_well();
     worker.stop_well();
+}
+
+/// How long a lane looks for a timer that is overdue, before it is lost: 20 s by the fail point, and its looks.
+const LOOKED_FOR: Duration = Duration::from_secs(45);
+
+/// A task that has failed once waits for its retry where nobody looks for what is overdue.
+#[test]
+fn a_task_that_waits_long_for_its_retry_is_not_taken_for_lost() {
+    let fixture = Fixture::with("tasks-long-retry", |request| {
+        request.lanes = Some(LANES);
+        request.holds = Some([1_000, 660_000].map(Millis).to_vec());
+    });
+    let lost_soon = launch(&fixture, "a", "lanes,worker,api").env("FAILPOINTS", "lost_soon=return");
+    let mut process = lost_soon.start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    let retry = json!({"retry": {"count": 1, "interval": "15m"}});
+    let poll = json!({"poll": {"interval": "15m", "rounds": 2}});
+    let ids = [("/fail?n=1", retry), ("/notyet?n=1", poll)]
+        .map(|(path, more)| api.create(&with(task(PROJECT, &stub, path, "1s"), more)));
+    eventually("both wait again", || {
+        let told = ids.each_ref().map(|id| api.task(id));
+        let waits = told.iter().all(|task| task["turn"] == 1 && task["task_status"] == "delay");
+        if waits { Ok(()) } else { Err(format!("{told:?}")) }
+    });
+    std::thread::sleep(LOOKED_FOR);
+    for id in &ids {
+        let task = api.task(id);
+        assert_eq!(task["task_status"], "delay", "{task}");
+        let (status, told) = api.answered("POST", &format!("/v1/tasks/{id}:retry"), None);
+        assert_eq!(status, 200, "{told}");
+        assert_eq!(api.end_of(id)["task_status"], "finished");
+        assert_eq!(stub.calls_of(id).len(), 2);
+    }
+    assert!(process.metric("waterclock_timers_lost_total") < 0.5);
+    process.stop_well();
 }

@@ -71,7 +71,7 @@ impl LaneEngine {
     pub(super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
         self.set_paused_targets(now, &registry);
         self.timers.tasks.set_registry(registry);
-        let waiting = self.timers.tasks.reconsider();
+        let waiting = self.timers.tasks.reconsider(now);
         self.agenda.put_back(waiting);
         self.agenda.wake(now);
     }

@@ -79,7 +79,7 @@ struct ScopeState {
     put_off: u64,
     /// Since when nothing of it may go.
     blocked_since: Option<UnixMillis>,
-    /// Since when some of it are put off, while something of it may go.
+    /// Since when some of it are put off, or since when something of it may go again, if that is later.
     crowded_since: Option<UnixMillis>,
     /// How fast its turns end.
     pace: Pace,
@@ -454,12 +454,12 @@ impl Tasks {
 
     /// Takes all out of memory: who may go is another now. Scopes of which nothing is left are forgotten.
     #[allow(clippy::vec_box, reason = "an entry is boxed once and moved as a pointer ever after")]
-    pub(super) fn reconsider(&mut self) -> Vec<Box<PendingRecord>> {
+    pub(super) fn reconsider(&mut self, now: UnixMillis) -> Vec<Box<PendingRecord>> {
         self.scopes.retain(|_, state| !state.is_idle());
         let mut taken = Vec::new();
         let registry = Arc::clone(&self.registry);
         for ((_, scope), state) in &mut self.scopes {
-            if !is_paused(&registry, scope) {
+            if !is_paused(&registry, scope) && state.closed_until <= now {
                 state.unblock();
             }
             taken.extend(std::mem::take(&mut state.waiting).into_values());

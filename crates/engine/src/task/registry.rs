@@ -651,6 +651,17 @@ fn number(rate: Rate) -> Value {
     if tokens.is_multiple_of(1_000) { json!(tokens / 1_000) } else { json!(tokens as f64 / 1e3) }
 }
 
+/// What makes tasks wait that are due.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Paused {
+    /// Their project is paused.
+    pub project: bool,
+    /// The service that they call is.
+    pub service: bool,
+    /// The topic that they go to is.
+    pub topic: bool,
+}
+
 /// All projects, services and targets that this instance has heard of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Registry {
@@ -821,9 +832,19 @@ impl Registry {
     /// Whether tasks of this project, for this service, are to wait.
     #[must_use]
     pub fn paused(&self, project: &str, service: Option<&str>) -> bool {
-        let project = self.project(project);
-        let service = service.and_then(|name| project.services.get(name));
-        project.paused || service.is_some_and(|service| service.paused)
+        self.paused_by(project, service, None) != Paused::default()
+    }
+
+    /// What makes tasks of this project wait, for this service, or to this topic.
+    #[must_use]
+    pub fn paused_by(&self, project: &str, service: Option<&str>, topic: Option<&str>) -> Paused {
+        let of = self.project(project);
+        let service = service.and_then(|name| of.services.get(name));
+        Paused {
+            project: of.paused,
+            service: service.is_some_and(|service| service.paused),
+            topic: topic.is_some_and(|topic| self.is_target_paused(topic)),
+        }
     }
 
     /// All projects of which something is said, by name.

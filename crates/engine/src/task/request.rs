@@ -175,8 +175,8 @@ fn one(of: Option<TaskType>, mut map: Map<String, Value>, wrongs: &mut Wrongs) -
         (&HTTP[..], &spec::HTTP_FIELDS[..], "an http task")
     };
     let own = [&COMMON[..], own].concat();
-    let of_spec = of_spec.iter().filter(|name| !own.contains(name));
-    let known: Vec<&str> = own.iter().chain(&spec::COMMON_FIELDS).chain(of_spec).copied().collect();
+    let of_spec = spec::COMMON_FIELDS.iter().chain(of_spec).filter(|name| !own.contains(name));
+    let known: Vec<&str> = own.iter().chain(of_spec).copied().collect();
     {
         let fields = Fields::of_document(&map);
         // Of a type that nobody knows, the fields are not known either; the specification's reader names the type.

@@ -542,7 +542,8 @@ fn read_headers(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Vec<(String, String
 }
 
 /// Headers that are about the connection, or that HTTP's own rules make from the body.
-const OF_CONNECTION: [&str; 11] = [
+const OF_CONNECTION: [&str; 12] = [
+    "expect",
     "host",
     "content-length",
     "transfer-encoding",

@@ -14,7 +14,7 @@ pub(super) fn line(picture: &Picture<'_>) -> String {
     let calls = calls.map_or_else(String::new, |calls| {
         let (p50, p99) = calls.late_ms();
         format!(
-            "  tasks {}  calls {}  ended {}  late p50 {p50} p99 {p99} ms",
+            "  tasks {}  calls {}  ended {}  calls late p50 {p50} p99 {p99} ms",
             calls.created,
             calls.called,
             calls.finished + calls.failed,
