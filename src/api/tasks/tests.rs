@@ -293,6 +293,7 @@ fn task(id: &str, project: &str) -> TaskView {
         next_at: Some(NOW),
         waits_for: Some(WaitsFor::Paused),
         paused_by: vec![PausedBy::Project],
+        cancelling: true,
         ended_at: None,
         code: None,
         last: None,
@@ -500,6 +501,7 @@ async fn a_task_is_shown_listed_cancelled_and_retried() {
     assert_eq!((told.status, &told.json), (200, &json!(task("a1", "shop"))));
     assert_eq!(told.json["waits_for"], "paused");
     assert_eq!(told.json["paused_by"], json!(["project"]));
+    assert_eq!(told.json["cancelling"], json!(true));
     let query = "/v1/tasks?project=shop&group=orders&status=ready&type=http&due_before=2030-01-31T08:00:00Z&limit=7&page=x";
     assert_eq!(api.ask("", "GET", query, &Value::Null).await.status, 200);
     let filter = api.world().filter.take().expect("a filter");
