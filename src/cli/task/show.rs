@@ -73,7 +73,11 @@ pub(super) fn whole(task: &TaskView) -> String {
         row("outcome", word(outcome));
     }
     if task.cancelling {
-        row("cancel", "written; decided when the call that may be open has ended".to_owned());
+        row(
+            "cancel",
+            "written, and not decided yet: a worker may have the call (waterclock doctor)"
+                .to_owned(),
+        );
     }
     if let Some(waits_for) = task.waits_for {
         let by: Vec<String> = task.paused_by.iter().map(word).collect();
@@ -99,10 +103,13 @@ pub(super) fn whole(task: &TaskView) -> String {
     }
     if let Some(code) = &task.code {
         let code = text(code);
-        row(
-            "code",
-            format!("{code} (its dead letter says why: waterclock dead list --code {code})"),
-        );
+        let why = match &task.last {
+            Some(_) => {
+                format!("to have it called again: waterclock task retry {}", text(&task.task_id))
+            }
+            None => format!("its dead letter says why: waterclock dead list --code {code}"),
+        };
+        row("code", format!("{code} ({why})"));
     }
     row("attempts", task.attempts_total.to_string());
     row("failures", task.failures.to_string());

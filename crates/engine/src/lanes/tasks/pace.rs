@@ -332,6 +332,15 @@ mod tests {
         }
     }
 
+    #[test]
+    fn a_million_paused_tasks_come_up_no_more_often_than_is_promised_for_any_number() {
+        let ladder = Ladder::new(&Preset::Round.holds(), &[], LEAD_MAX).expect("sound");
+        // One of six lanes: 166,667 of them.
+        let [first, later] = put_offs(&ladder, 166_667, [(10, 610), (2_400, 3_600)]);
+        let most = 1_100;
+        assert!((100..=most).contains(&first) && (100..=most).contains(&later), "{first} {later}");
+    }
+
     /// So many tasks fall due at once in a lane, of a service that ends one every `every` ms: how often one is put off in the mean,
     /// and when the last has been called. It takes 100 us to read one.
     fn drain(tasks: u64, every: u64) -> (f64, Millis) {
