@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_service_that_was_slow_for_a_second_is_asked_again_within_a_second() {
+    fn a_service_that_was_slow_for_a_second_delays_nothing_by_minutes() {
         let mut pace = Pace::default();
         pace.denied(T0);
         // Its first calls take 700 ms, and one has ended.
