@@ -111,14 +111,13 @@ fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
         let begun = stub.begun();
         if begun >= open { Ok(()) } else { Err(format!("{begun}")) }
     });
-    let most = patient(Duration::from_secs(1)).as_millis() as u64;
-    // Another test may have the machine for seconds. What the slow project holds up, it holds up each time.
-    let beside = (0..3).map(|n| p99(&api, &fast, &format!("beside-{n}"))).find(|late| *late < most);
+    let beside = p99(&api, &fast, "beside");
     println!(
-        "{test}: p99 alone: {alone} ms; beside a slow project, created in {created:?}, of which {} calls are open: {beside:?} ms",
+        "{test}: p99 alone: {alone} ms; beside a slow project, created in {created:?}, of which {} calls are open: {beside} ms",
         stub.begun()
     );
-    assert!(beside.is_some(), "over {most} ms three times, and {alone} ms alone");
+    let most = patient(Duration::from_secs(1)).as_millis() as u64;
+    assert!(beside < most, "{beside} ms, and {alone} ms alone");
     assert_eq!(stub.ended(), 0, "the slow project was slow all the time");
     // Its calls are open: it is not waited for.
     process.kill();
