@@ -120,7 +120,7 @@ const TITLES: [(&str, &str); 70] = [
     ("bad_limit",         "the limit is out of range"),
     ("bad_name",          "not a name of a project, a group or a service"),
     ("bad_page",          "not a page token of this list"),
-    ("bad_state",         "not a state of a timer"),
+    ("bad_state",         "no such state or status"),
     ("bad_ticket",        "not a ticket of a command"),
     ("bad_time",          "not a point in time"),
     ("bad_token",         "not a token of a count, or it has expired"),

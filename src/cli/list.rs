@@ -65,7 +65,7 @@ impl FromStr for Moment {
         // A bare number could be meant as either.
         header::duration_with_unit(text).map(|span| Self((wall_clock() + span).0)).ok_or_else(
             || {
-                "a time is RFC 3339 with a zone, epoch milliseconds, or how long from now, as in 2h"
+                "a time is RFC 3339 with a zone, epoch milliseconds (13 digits; seconds have 10), or how long from now, as in 2h"
                     .to_owned()
             },
         )

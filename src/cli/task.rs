@@ -110,10 +110,10 @@ struct Common {
     /// How long from now it is due, e.g. 15m
     #[arg(long = "in", value_name = "DURATION", value_parser = length)]
     delay: Option<Length>,
-    /// When it is due: RFC 3339, or epoch milliseconds
+    /// When it is due: RFC 3339, epoch milliseconds, or how long from now
     #[arg(long, value_name = "TIME")]
     at: Option<Moment>,
-    /// When it is not begun any more
+    /// When it is not begun any more, as for `--at`: 2h is two hours from now
     #[arg(long, value_name = "TIME")]
     expires: Option<Moment>,
     /// The same id of a project is the same task [default: a new one]
@@ -354,7 +354,12 @@ impl Get {
             true => (Kind::AllLanes, &[("payload", "1".to_owned())][..]),
             false => (Kind::Look, &[][..]),
         };
-        show(&self.one.find(global, kind, query)?, global)
+        let told = self.one.find(global, kind, query)?;
+        show(&told, global)?;
+        if self.payload && told["payload"].is_null() {
+            output::aside("what it sends is not there any more: Kafka has deleted the record");
+        }
+        Ok(Exit::Ok)
     }
 }
 

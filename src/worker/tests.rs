@@ -220,6 +220,26 @@ fn each_answer_and_each_failure_means_one_thing() {
     assert_eq!(asked, cases.map(|(path, ..)| path), "each once, and no redirect was followed");
 }
 
+/// Some servers answer 411 to a POST that does not say how long its body is.
+#[test]
+fn a_call_without_a_body_says_so_where_its_method_has_one() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    for (method, length) in [
+        ("POST", Some("0")),
+        ("PUT", Some("0")),
+        ("PATCH", Some("0")),
+        ("GET", None),
+        ("DELETE", None),
+    ] {
+        let spec = json!({"url": format!("http://{}/ok", stub.address), "method": method});
+        let end = worker.call(&Arc::new(task(spec, b"")));
+        assert_eq!(end.result.outcome, Outcome::Finished, "{method}");
+        let seen = stub.requests().pop().expect("a request");
+        assert_eq!((seen.method.as_str(), seen.header("content-length")), (method, length));
+        assert_eq!(seen.header("transfer-encoding"), None, "{method}");
+    }
+}
+
 #[test]
 fn what_is_kept_of_an_answer_is_bounded() {
     let (stub, worker) = (Stub::start(), Worker::local());

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::extract::{DefaultBodyLimit, Request};
-use axum::http::{Method, StatusCode};
+use axum::http::{Method, StatusCode, Uri};
 use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
@@ -201,10 +201,22 @@ pub(super) fn finish(router: Router<Tasks>, tasks: Tasks, front: &Front) -> Rout
     let desk = Arc::clone(&tasks.desk);
     let guard = front.guard(RULES, Arc::new(move || desk.now().map(|now| now.0)));
     router
-        .method_not_allowed_fallback(no_such_method)
+        .method_not_allowed_fallback(no_such_task_method)
         .layer(DefaultBodyLimit::max(BATCH_BYTES_MAX))
         .with_state(tasks)
         .layer(middleware::from_fn_with_state(guard, guard::callers))
+}
+
+/// A path that does not take this method. Who wants to create a task and guessed the path learns the right one.
+pub(super) async fn no_such_task_method(method: Method, uri: Uri) -> Problem {
+    if method != Method::POST || !uri.path().starts_with("/v1/tasks") {
+        return no_such_method(uri).await;
+    }
+    let detail = format!(
+        "{} does not take this method; to create a task, POST to /v1/tasks/http or /v1/tasks/kafka",
+        uri.path()
+    );
+    Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
 const RULES: Rules = Rules { kind, bytes_max, is_bodyless, caller };

@@ -2,7 +2,7 @@
 
 use axum::Extension;
 use axum::extract::State;
-use axum::http::{StatusCode, Uri};
+use axum::http::{Method, StatusCode, Uri};
 
 use super::super::auth::{Caller, Role};
 use super::super::problem::Problem;
@@ -209,12 +209,13 @@ pub(in crate::api) async fn cancel(
 pub(in crate::api) async fn act(
     tasks: State<Tasks>,
     caller: Extension<Caller>,
+    method: Method,
     uri: Uri,
 ) -> Answered {
     if uri.path().ends_with(RETRY) {
         return retry(tasks, caller, uri).await;
     }
-    Err(super::super::timers::no_such_method(uri).await)
+    Err(super::no_such_task_method(method, uri).await)
 }
 
 /// Makes a task due now that waits for its time, or that has failed.

@@ -391,7 +391,7 @@ async fn every_wrong_field_is_named_and_nothing_is_submitted() {
 async fn a_delay_that_is_too_long_is_told_the_longest_one() {
     let api = Api::new();
     let longest = "is more than 400d ahead, which is the longest delay here (max-delay)";
-    let length = r#"want seconds (5) or a length of time ("1m30s")"#;
+    let length = r#"want a length of time ("1m30s"; a number is seconds)"#;
     for (delay, want) in [
         (json!("401d"), longest.to_owned()),
         (json!(34_560_001), longest.to_owned()),
@@ -547,6 +547,13 @@ async fn a_task_is_shown_listed_cancelled_and_retried() {
     let told = api.ask("", "GET", "/v1/tasks/a1?payload=yes", &Value::Null).await;
     assert_eq!((told.status, told.code()), (400, "wrong_type"));
     assert_eq!(api.ask("", "POST", "/v1/tasks/a1:burn", &json!({})).await.code(), "no_such_method");
+    // Who guesses where a task is created is told.
+    for guess in ["/v1/tasks", "/v1/tasks/grpc"] {
+        let told = api.ask("", "POST", guess, &json!({})).await;
+        let detail = told.json["detail"].as_str().expect("a text");
+        assert_eq!((told.status, told.code()), (405, "no_such_method"), "{guess}");
+        assert!(detail.ends_with("POST to /v1/tasks/http or /v1/tasks/kafka"), "{detail}");
+    }
     assert_eq!(api.ask("", "GET", "/v1/tasks/A", &Value::Null).await.code(), "bad_id");
 }
 

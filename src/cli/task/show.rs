@@ -176,3 +176,44 @@ pub(super) fn attempts(attempts: &[Attempt]) -> String {
     }));
     table.trim_fmt()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    /// A task as an instance tells it, with these members besides.
+    fn told(more: Value) -> String {
+        let mut all = json!({
+            "task_id": "9f2c", "task_type": "http", "task_status": "ready", "project": "shop", "group": "orders",
+            "trigger_at": 1_767_225_600_000_u64, "created_at": 1_767_225_500_000_u64, "method": "POST",
+            "url": "http://a.example/x", "turn": 1, "attempts_total": 1, "failures": 1, "rounds": 0,
+        });
+        all.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        whole(&serde_json::from_value(all).expect("a task"))
+    }
+
+    #[test]
+    fn a_task_says_what_it_waits_for_and_whether_its_cancel_is_decided() {
+        let plain = told(json!({}));
+        assert!(!plain.contains("cancel") && !plain.contains("waits for"), "{plain}");
+        let paused = told(json!({"waits_for": "paused", "paused_by": ["project", "service"]}));
+        assert!(paused.contains("waits for  paused (project, service)"), "{paused}");
+        let cancelling = told(json!({"cancelling": true}));
+        assert!(cancelling.contains("cancel     written, and not decided yet"), "{cancelling}");
+        let failed = told(
+            json!({"task_status": "failed", "code": "unexpected_status", "last": {"turn": 1, "outcome": "failed", "status": 500}}),
+        );
+        assert!(failed.contains("waterclock task retry 9f2c"), "{failed}");
+        assert!(failed.contains("failed 500"), "{failed}");
+    }
+
+    #[test]
+    fn what_a_task_sends_is_shown_as_text_or_as_base64() {
+        let told = |payload| told(json!({"payload": payload}));
+        assert!(told(json!({"body": "hello"})).contains("sends    hello"));
+        assert!(told(json!({"body_b64": "AAE="})).contains("sends (base64)  AAE="));
+        assert!(told(json!({"key": "k"})).contains("no body"));
+    }
+}

@@ -292,7 +292,7 @@ pub(super) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64,
 }
 
 /// What an answer wants for a length of time.
-const LENGTH: &str = "seconds (5) or a length of time (\"1m30s\")";
+const LENGTH: &str = "a length of time (\"1m30s\"; a number is seconds)";
 
 /// A length of time of any size: an integer of *seconds*, or a text as `x-delay` takes it, with its unit.
 pub(super) fn any_length(value: &Value) -> Result<Millis, String> {

@@ -47,7 +47,7 @@ fn an_answer_is_one_harmless_line_and_short() {
     let wrongs = wrongs.list("x-test");
     let at = format!(r"a\n\u{{7f}}{}...", "é".repeat(SHOWN_MAX - 9));
     let value = r#""\n\u{85}\"\n\u{85}\"\n\u{85}\"\n\u{85}\"\n\u{85}\"\n\u{85}\..."#;
-    let length = r#"want seconds (5) or a length of time ("1m30s"), from 0s to 1ms"#;
+    let length = r#"want a length of time ("1m30s"; a number is seconds), from 0s to 1ms"#;
     let want = [
         Wrong { at: at.clone(), detail: "is not a field of tests; the fields are b".to_owned() },
         Wrong { at, detail: format!("is {value}; {length}") },
@@ -110,7 +110,9 @@ fn a_length_is_seconds_or_a_text() {
     ] {
         let value: Value = serde_json::from_str(json).unwrap();
         let want = want.map(Millis).map_err(|shown| {
-            format!("is {shown}; want seconds (5) or a length of time (\"1m30s\"), from 1ms to 1d")
+            format!(
+                "is {shown}; want a length of time (\"1m30s\"; a number is seconds), from 1ms to 1d"
+            )
         });
         assert_eq!(length(&value, Millis(1)..=Millis::DAY), want, "{json}");
     }

@@ -217,7 +217,7 @@ fn what_is_wrong_says_what_is_wanted() {
     #[rustfmt::skip]
     let cases = [
         (SHOP, r#"{"concurrency":0}"#,     "concurrency is 0; want an integer from 1 to 10000"),
-        (SHOP, r#"{"history":"1m"}"#,      "history is \"1m\"; want seconds (5) or a length of time (\"1m30s\"), from 1h to 400d"),
+        (SHOP, r#"{"history":"1m"}"#,      "history is \"1m\"; want a length of time (\"1m30s\"; a number is seconds), from 1h to 400d"),
         (SHOP, r#"{"concurency":1}"#,      "concurency is not a field of a project; did you mean concurrency?"),
         (SHOP, "[]",                      "project/shop is []; want a JSON object"),
         (PAY,  "{}",                       "address is missing; want a URL http:// or https:// of at most 2048 bytes, without user information, query and fragment"),

@@ -52,7 +52,7 @@ fn a_policy_is_read_with_its_defaults() {
 #[test]
 fn every_wrong_field_of_a_policy_is_named() {
     let interval = |shown: &str| {
-        format!("{shown}; want seconds (5) or a length of time (\"1m30s\"), from 1s to 1d")
+        format!("{shown}; want a length of time (\"1m30s\"; a number is seconds), from 1s to 1d")
     };
     #[rustfmt::skip]
     let cases: &[(&str, &[&str])] = &[

@@ -116,10 +116,10 @@ fn every_wrong_field_is_named_in_one_answer() {
         "headers[1][1] is not a text; want the value of a header",
         "headers[2][0] is \"Host\"; want none of the headers that HTTP itself sets",
         "headers[3][1] has a control character at 1; want a value without them",
-        "timeout is \"6m\"; want seconds (5) or a length of time (\"1m30s\"), from 1ms to 5m",
+        "timeout is \"6m\"; want a length of time (\"1m30s\"; a number is seconds), from 1ms to 5m",
         "expect is \"ok\"; want classes from 2xx to 5xx and codes from 200 to 599, as in \"2xx,404\"",
         "poll.round is not a field of poll; did you mean rounds?",
-        "poll.interval is 0; want seconds (5) or a length of time (\"1m30s\"), from 1s to 1d",
+        "poll.interval is 0; want a length of time (\"1m30s\"; a number is seconds), from 1s to 1d",
         "poll.rounds is missing; want an integer from 1 to 100000",
         "feedback comes in a later release; want a task without it",
         "retry.cuont is not a field of retry; did you mean count?",
@@ -325,7 +325,7 @@ fn headers_that_others_decide_are_refused() {
     #[rustfmt::skip]
     let cases = [
         ("X-Api-Version", None), ("webhook", None), ("forwarded", None), ("!#$%&'*+-.^_`|~", None),
-        ("Host", Some(HTTPS)), ("content-length", Some(HTTPS)), ("TRANSFER-ENCODING", Some(HTTPS)), ("Connection", Some(HTTPS)),
+        ("Host", Some(HTTPS)), ("Expect", Some(HTTPS)), ("content-length", Some(HTTPS)), ("TRANSFER-ENCODING", Some(HTTPS)), ("Connection", Some(HTTPS)),
         ("Keep-Alive", Some(HTTPS)), ("TE", Some(HTTPS)), ("Trailer", Some(HTTPS)), ("Upgrade", Some(HTTPS)),
         ("Proxy-Connection", Some(HTTPS)), ("Proxy-Authenticate", Some(HTTPS)),
         ("Authorization", Some(SECRET)), ("Cookie", Some(SECRET)), ("proxy-authorization", Some(SECRET)),
