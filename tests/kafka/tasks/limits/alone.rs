@@ -1,0 +1,93 @@
+//! A fast project beside one that is slow. `scripts/test` runs these one by one, with no other test beside them: what is
+//! measured is what waterclock does to the fast one, and not what the machine does.
+
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
+use super::super::{Api, LANES, launch, task, with};
+use super::with_longer_tiers;
+use crate::support::{Endpoint, eventually_within, now_ms, patient};
+
+const FAST: usize = 150;
+
+/// How late the calls of a fast project began, in milliseconds: all but one of a hundred were quicker.
+fn p99(api: &Api, stub: &Endpoint, project: &str) -> u64 {
+    let mut late = Vec::new();
+    // Spread over five seconds.
+    for n in 0..FAST {
+        let due = now_ms() + 1_000 + (n * 5_000 / FAST) as u64;
+        let asked =
+            json!({"project": project, "group": "g", "url": stub.url("/ok"), "trigger_at": due});
+        late.push((api.create(&asked), due));
+    }
+    api.wait_for(Duration::from_secs(60), project, "finished", FAST);
+    let begins = |(id, due): (String, u64)| {
+        let calls = stub.calls_of(&id);
+        assert_eq!(calls.len(), 1, "{calls:?}");
+        assert!(calls[0].began >= due, "{calls:?}, due at {due}");
+        calls[0].began - due
+    };
+    let mut late: Vec<u64> = late.into_iter().map(begins).collect();
+    late.sort_unstable();
+    late[FAST * 99 / 100 - 1]
+}
+
+/// Has a project wait for calls that hang, and checks that another one is called in time meanwhile.
+#[track_caller]
+fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
+    let fixture = with_longer_tiers(test);
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub, fast) = (Api::of(&process), Endpoint::start(), Endpoint::start());
+    let alone = p99(&api, &fast, "alone");
+    let began = Instant::now();
+    create(&api, &stub);
+    let created = began.elapsed();
+    eventually_within(Duration::from_secs(30), "the slow project has calls open", || {
+        let begun = stub.begun();
+        if begun >= open { Ok(()) } else { Err(format!("{begun}")) }
+    });
+    let beside = p99(&api, &fast, "beside");
+    println!(
+        "{test}: p99 alone: {alone} ms; beside a slow project, created in {created:?}, of which {} calls are open: {beside} ms",
+        stub.begun()
+    );
+    let most = patient(Duration::from_secs(1)).as_millis() as u64;
+    assert!(beside < most, "{beside} ms, and {alone} ms alone");
+    assert_eq!(stub.ended(), 0, "the slow project was slow all the time");
+    // Its calls are open: it is not waited for.
+    process.kill();
+}
+
+#[test]
+fn five_thousand_tasks_that_hang_do_not_hold_up_a_fast_project() {
+    beside("tasks-hang", 32, |api, stub| {
+        let one = with(task("slow", stub, "/hang", "0s"), json!({"timeout": "5m"}));
+        for _ in 0..5 {
+            api.create_all(vec![one.clone(); 1_000]);
+        }
+    });
+}
+
+/// So many tasks of a mebibyte hang.
+#[track_caller]
+fn beside_large(test: &str, count: usize) {
+    // Each lane lets one go: for two its credits of one service are not enough.
+    beside(test, usize::from(LANES), |api, stub| {
+        let more = json!({"timeout": "5m", "body": "x".repeat(1 << 20)});
+        let one = with(task("slow", stub, "/hang", "0s"), more);
+        for _ in 0..count {
+            api.create(&one);
+        }
+    });
+}
+
+#[test]
+fn sixty_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
+    beside_large("tasks-large", 60);
+}
+
+#[test]
+fn five_hundred_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
+    beside_large("tasks-larger", 500);
+}
