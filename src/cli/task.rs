@@ -357,7 +357,12 @@ impl Get {
         let told = self.one.find(global, kind, query)?;
         show(&told, global)?;
         if self.payload && told["payload"].is_null() {
-            output::aside("what it sends is not there any more: Kafka has deleted the record");
+            let task: TaskView = typed(&told)?;
+            output::aside(if task.task_status.is_final() {
+                "what it sends is not kept any more: only a task that has failed keeps it once it has ended"
+            } else {
+                "what it sends was not found: it may be on its way between topics; ask again"
+            });
         }
         Ok(Exit::Ok)
     }

@@ -30,7 +30,7 @@ fn p99(api: &Api, stub: &Endpoint, project: &str) -> u64 {
     };
     let mut late: Vec<u64> = late.into_iter().map(begins).collect();
     late.sort_unstable();
-    late[FAST * 99 / 100 - 1]
+    late[(FAST * 99).div_ceil(100) - 1]
 }
 
 /// Has a project wait for calls that hang, and checks that another one is called in time meanwhile.

@@ -5,12 +5,12 @@
 //!    that had little to do for an hour is not taken for a slow one when a spike comes.
 //! 2. However coarse a ladder is, the tasks of a scope come up no more often in the mean than their number allows: they are spread
 //!    over the tiers above and below what is wanted.
-//! 3. A rate is used only after it was looked at for a while. Until then nothing is known, and a put-off of a small task is the
-//!    shortest.
-//! 4. What comes up again of a scope has a bounded number of bytes in a second. Where its turns end faster than that allows, twice
-//!    as many come up as end: enough to keep it busy.
-//! 5. Tasks that are over a limit come up one after the other, about twice as many as end: each waits for another time, evenly spread.
-//!    If all waited for equally long, they would come up together, and most of them in vain.
+//! 3. A rate is used only after it was looked at for a while. Until then nothing is known, and a put-off is as short as the number
+//!    and the bytes of those that wait allow.
+//! 4. What comes up again of a scope has a bounded number of bytes in a second. Where its turns end faster than that allows, it may
+//!    be twice as many as end: enough to keep it busy.
+//! 5. Tasks that are over a limit come up one after the other: each waits for another time, spread over half of the time that all
+//!    take. If all waited for equally long, they would come up together, and most of them in vain.
 //! 6. A rate is believed for four times as long as tasks have waited so far: a service that was slow for a second, when nothing else
 //!    was known of it, delays nothing by minutes.
 
@@ -27,45 +27,70 @@ const BYTES_PER_MS: u64 = (4 << 20) / 1_000;
 
 /// For how long a task is put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct PutOff {
-    /// No longer than that, where `mean` does not ask for more.
-    pub(super) most: Millis,
-    /// At least so long in the mean of all that are put off.
-    pub(super) mean: Millis,
-    /// Each for another time up to `most`; else all for `most`, as nearly as the ladder has it.
-    pub(super) is_spread: bool,
+pub(crate) enum PutOff {
+    /// All for `most`, or as nearly below as the ladder has it; but at least for `mean` in the mean.
+    Alike { most: Millis, mean: Millis },
+    /// Each for another time, for `mean` in the mean. Where the ladder has too wide a step for that, for `number` in the mean. But
+    /// at least for `bytes`.
+    Spread { mean: Millis, number: Millis, bytes: Millis },
 }
 
 impl PutOff {
     /// The shortest.
-    pub(super) const LEAST: Self = Self { most: PUT_OFF_MIN, mean: Millis(0), is_spread: false };
+    pub(super) const LEAST: Self = Self::Alike { most: PUT_OFF_MIN, mean: Millis(0) };
 
     /// The tier to wait in, up to `last`. `luck`: another one for each task and each time.
     pub(crate) fn tier(self, ladder: &Ladder, last: usize, luck: u64) -> usize {
-        let wait = |tier: usize| ladder.tiers()[tier].wait();
-        let pick = |most| ladder.pick(most).unwrap_or_else(|| ladder.shortest()).min(last);
-        let (aim, luck) = if self.is_spread { self.aim(luck) } else { (self.most, luck) };
-        let tier = pick(aim);
-        let Some(above) = ladder.above(tier).filter(|above| *above <= last) else { return tier };
-        let apart = wait(above).saturating_sub(wait(tier));
-        if self.is_spread {
-            let is_above = wait(above) <= self.most
-                && luck % apart.0.max(1) < aim.saturating_sub(wait(tier)).0;
-            return if is_above { above } else { tier };
+        match self {
+            Self::Alike { most, mean } => alike(ladder, last, luck, most, mean),
+            Self::Spread { mean, number, bytes } => spread(ladder, last, luck, mean, number, bytes),
         }
-        let lacks = self.mean.saturating_sub(wait(tier));
-        // Where steps are wide, too many would go through the short one again and again before the long one takes them.
-        let is_far = self.mean.0 > wait(tier).0 * 4;
-        if is_far || luck % apart.0.max(1) < lacks.0 { above } else { tier }
     }
+}
 
-    /// A time of its own for one of those that are spread, and the rest of its luck.
-    fn aim(self, luck: u64) -> (Millis, u64) {
-        // The mean stays what it is where the longest is bounded.
-        let least = (self.mean + self.mean).saturating_sub(self.most);
-        let range = self.most.saturating_sub(least).0 + 1;
-        (least + Millis(luck % range), luck / range)
-    }
+fn alike(ladder: &Ladder, last: usize, luck: u64, most: Millis, mean: Millis) -> usize {
+    let wait = |tier: usize| ladder.tiers()[tier].wait();
+    let tier = ladder.pick(most).unwrap_or_else(|| ladder.shortest()).min(last);
+    let Some(above) = ladder.above(tier).filter(|above| *above <= last) else { return tier };
+    let lacks = mean.saturating_sub(wait(tier));
+    let apart = wait(above).saturating_sub(wait(tier));
+    // Where steps are wide, too many would go through the short one again and again before the long one takes them.
+    let is_far = mean.0 > wait(tier).0 * 4;
+    if is_far || luck % apart.0.max(1) < lacks.0 { above } else { tier }
+}
+
+fn spread(
+    ladder: &Ladder,
+    last: usize,
+    luck: u64,
+    mean: Millis,
+    number: Millis,
+    bytes: Millis,
+) -> usize {
+    let wait = |tier: usize| ladder.tiers()[tier].wait();
+    let above = |tier: usize| ladder.above(tier).filter(|above| *above <= last);
+    let within = |most: Millis| {
+        let next = |tier: &usize| above(*tier).filter(|above| wait(*above) <= most);
+        let tiers = std::iter::successors(Some(ladder.shortest().min(last)), next);
+        tiers.last().unwrap_or(last)
+    };
+    // From nothing to twice the mean, where the ladder has a tier for that. Else as far to both sides of the mean as the tier below
+    // allows: none waits for much longer than twice the mean. On a step that is too wide for either, many would wait for far too
+    // long so that others may wait for too short a time.
+    let below = wait(within(mean + mean));
+    let next = above(within(mean + mean)).map(wait);
+    let has_tier = next.is_some_and(|next| next <= mean + mean + mean);
+    let is_wide = below < mean && next.is_some() && !has_tier;
+    let mean = if is_wide { number.min(mean) } else { mean };
+    let to = if has_tier || is_wide { mean + mean } else { below.max(mean) };
+    let from = (mean + mean).saturating_sub(to);
+    let range = to.saturating_sub(from).0 + 1;
+    let aim = (from + Millis(luck % range)).max(bytes).max(PUT_OFF_MIN);
+    // Between two tiers chance decides, so that the mean is what it is to be.
+    let tier = within(aim);
+    let Some(above) = above(tier) else { return tier };
+    let (lacks, apart) = (aim.saturating_sub(wait(tier)), wait(above).saturating_sub(wait(tier)));
+    if luck / range % apart.0.max(1) < lacks.0 { above } else { tier }
 }
 
 /// How fast the turns of a scope end, while others wait.
@@ -134,17 +159,16 @@ impl Pace {
         // So many come up in a second, at most: those that are called, and those that are put off again.
         let in_thousand_seconds = PUT_OFFS_PER_SECOND * 1_000 + rate.unwrap_or_default();
         let of_number = Millis(overdue.saturating_mul(1_000_000) / in_thousand_seconds);
-        let mean = of_number.max(of_bytes).min(PUT_OFF_MAX);
         if let Some(rate) = rate {
             let of_rate = Millis(overdue.saturating_mul(1_000_000) / (rate * 4));
             let believed = Millis((now - crowded).0 * 2);
-            let mean = of_rate.min(believed).min(PUT_OFF_MAX).max(mean);
-            let most = (mean + mean).min(PUT_OFF_MAX).max(PUT_OFF_MIN);
-            return PutOff { most, mean, is_spread: true };
+            let mean = of_rate.min(believed).max(of_number).min(PUT_OFF_MAX);
+            return PutOff::Spread { mean, number: of_number, bytes: of_bytes };
         }
+        let mean = of_number.max(of_bytes).min(PUT_OFF_MAX);
         let since = blocked.or(self.silent).unwrap_or(now);
         let most = Millis((now - since).0 / 4).min(PUT_OFF_MAX).max(mean).max(PUT_OFF_MIN);
-        PutOff { most, mean, is_spread: false }
+        PutOff::Alike { most, mean }
     }
 
     /// When so many bytes may come up again, behind all that were put off before.
@@ -171,6 +195,31 @@ mod tests {
     use super::super::WAITING_OF_SCOPE;
     use super::*;
 
+    impl PutOff {
+        /// None waits for longer, as far as the ladder allows.
+        pub(in super::super) fn most(self) -> Millis {
+            match self {
+                Self::Alike { most, .. } => most,
+                Self::Spread { mean, bytes, .. } => (mean + mean).max(bytes).max(PUT_OFF_MIN),
+            }
+        }
+
+        /// So long in the mean, or longer.
+        fn mean(self) -> Millis {
+            match self {
+                Self::Alike { mean, .. } => mean,
+                Self::Spread { mean, .. } => mean,
+            }
+        }
+
+        /// What its bytes ask for, where they ask for most.
+        fn at_least(self) -> Millis {
+            match self {
+                Self::Alike { mean: bytes, .. } | Self::Spread { bytes, .. } => bytes,
+            }
+        }
+    }
+
     const T0: UnixMillis = UnixMillis(1_000_000);
     const LONG_AGO: UnixMillis = UnixMillis(0);
     /// Bytes of a small task and of a large one.
@@ -191,11 +240,11 @@ mod tests {
     fn the_first_of_a_spike_are_put_off_for_the_shortest_time() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0, SMALL, 1, None, T0).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(T0, SMALL, 1, None, T0).most(), PUT_OFF_MIN);
         // One turn has ended in a millisecond: that is no rate yet.
         pace.ended(T0 + Millis(1), true);
         assert_eq!(pace.rate(T0 + Millis(1)), None);
-        assert_eq!(pace.put_off(T0 + Millis(1), SMALL, 3_000, None, T0).most, Millis(3_000));
+        assert_eq!(pace.put_off(T0 + Millis(1), SMALL, 3_000, None, T0).most(), Millis(3_000));
     }
 
     #[test]
@@ -208,7 +257,7 @@ mod tests {
         let now = T0 + Millis(3_600_000);
         assert_eq!(pace.rate(now), None);
         pace.denied(now);
-        assert_eq!(pace.put_off(now, SMALL, 100, None, T0).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(now, SMALL, 100, None, T0).most(), PUT_OFF_MIN);
         // Neither does one that comes after a busy time.
         let busy_until = busy(&mut pace, now, 10_000, Millis(1));
         pace.ended(busy_until, false);
@@ -223,7 +272,7 @@ mod tests {
         let mut pace = Pace::default();
         // 10 turns a second for 20 s.
         let now = busy(&mut pace, T0, 200, Millis(100));
-        let wait = pace.put_off(now, SMALL, 4_000, None, LONG_AGO).mean;
+        let wait = pace.put_off(now, SMALL, 4_000, None, LONG_AGO).mean();
         assert!((95_000..=105_000).contains(&wait.0), "4,000 take 400 s, not four times {wait}");
     }
 
@@ -233,7 +282,7 @@ mod tests {
         pace.denied(T0);
         // Its first calls take 700 ms, and one has ended.
         pace.ended(T0 + Millis(700), true);
-        let mut put_off = |after| pace.put_off(T0 + Millis(after), SMALL, 900, None, T0).most;
+        let mut put_off = |after| pace.put_off(T0 + Millis(after), SMALL, 900, None, T0).most();
         assert_eq!(put_off(700), Millis(2_800), "900 of one in 700 ms take ten minutes");
         // It stays that slow: that is believed as far as it was seen.
         assert_eq!(put_off(7_000), Millis(28_000));
@@ -266,7 +315,7 @@ mod tests {
     fn a_blocked_scope_is_asked_again_after_a_quarter_of_that_time_and_at_a_bounded_rate() {
         let mut pace = Pace::default();
         let mut at = |after: u64, overdue| {
-            pace.put_off(T0 + Millis(after), SMALL, overdue, Some(T0), T0).most
+            pace.put_off(T0 + Millis(after), SMALL, overdue, Some(T0), T0).most()
         };
         assert_eq!(at(0, 1), Millis(1_000));
         assert_eq!(at(60_000, 1), Millis(15_000));
@@ -279,11 +328,11 @@ mod tests {
     fn where_nothing_ends_the_wait_grows_with_the_silence() {
         let mut pace = Pace::default();
         pace.denied(T0);
-        assert_eq!(pace.put_off(T0 + Millis(40_000), SMALL, 1, None, T0).most, Millis(10_000));
+        assert_eq!(pace.put_off(T0 + Millis(40_000), SMALL, 1, None, T0).most(), Millis(10_000));
         // It may have hung, and be well again: nobody knows.
         pace.ended(T0 + Millis(40_000), true);
         pace.denied(T0 + Millis(40_001));
-        assert_eq!(pace.put_off(T0 + Millis(40_001), SMALL, 1, None, T0).most, PUT_OFF_MIN);
+        assert_eq!(pace.put_off(T0 + Millis(40_001), SMALL, 1, None, T0).most(), PUT_OFF_MIN);
     }
 
     #[test]
@@ -292,7 +341,7 @@ mod tests {
         // One in 5 s, for 20 s.
         let now = busy(&mut pace, T0, 4, Millis(5_000));
         pace.denied(now + Millis(1));
-        let wait = pace.put_off(now + Millis(1), SMALL, 40, None, LONG_AGO).mean;
+        let wait = pace.put_off(now + Millis(1), SMALL, 40, None, LONG_AGO).mean();
         assert!((50_000..=50_500).contains(&wait.0), "40 of one in 5 s take 200 s");
         // They end faster now: that counts at once, though the look has just begun.
         let faster = (1..=10).fold(now, |_, n| {
@@ -300,7 +349,7 @@ mod tests {
             pace.ended(at, true);
             at
         });
-        let wait = pace.put_off(faster, SMALL, 40, None, T0).most;
+        let wait = pace.put_off(faster, SMALL, 40, None, T0).most();
         assert_eq!(wait, PUT_OFF_MIN);
     }
 
@@ -316,7 +365,7 @@ mod tests {
             now = now + Millis(100);
             pace.denied(now);
             let wait = pace.put_off(now, 400 << 10, 10, None, T0);
-            assert!(wait.most <= Millis(2_000), "{wait:?}");
+            assert!(wait.most() <= Millis(2_000), "{wait:?}");
             pace.ended(now + Millis(5), false);
         }
     }
@@ -370,15 +419,24 @@ mod tests {
         assert!((100..=most).contains(&first) && (100..=most).contains(&later), "{first} {later}");
     }
 
-    /// So many tasks fall due at once in a lane, of a service that ends one every `every` ms: how often one is put off in the mean,
-    /// and when the last has been called. It takes 100 us to read one.
-    fn drain(tasks: u64, every: u64) -> (f64, Millis) {
-        let ladder = Ladder::new(&Preset::Round.holds(), &[], LEAD_MAX).expect("sound");
+    /// What became of a backlog.
+    struct Drained {
+        /// When the last task was called.
+        end: Millis,
+        /// How often a task was put off, in the mean.
+        hops: f64,
+        /// Put-offs of a second in the mean of a minute, at most: but for the first of each task, which nothing can spare.
+        most_again: u64,
+    }
+
+    /// So many tasks fall due at once in a lane, of a service that ends one every `every` ms. It takes 100 us to read one.
+    fn drain(ladder: &Ladder, tasks: u64, every: u64) -> Drained {
         let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
         let mut queue: BinaryHeap<Reverse<(u64, u64, bool)>> =
             (0..tasks).map(|n| Reverse((0, n, false))).collect();
         let (mut pace, mut hops, mut put_off, mut waiting) = (Pace::default(), 0, 0, 0);
         let (mut next, mut read) = (0, 0);
+        let mut again = Vec::new();
         while let Some(Reverse((at, n, was_off))) = queue.pop() {
             read = (read + 100).max(at * 1_000);
             let at = read / 1_000;
@@ -396,12 +454,29 @@ mod tests {
             }
             let overdue = put_off + waiting + 1;
             let wait = pace.put_off(T0 + Millis(at), SMALL, overdue, None, T0);
-            let luck = luck_of(n, at);
             (hops, put_off) = (hops + 1, put_off + 1);
-            let wait = ladder.tiers()[wait.tier(&ladder, last, luck)].wait();
+            if was_off {
+                let minute = (at / 60_000) as usize;
+                again.resize(again.len().max(minute + 1), 0);
+                again[minute] += 1;
+            }
+            let wait = ladder.tiers()[wait.tier(ladder, last, luck_of(n, at))].wait();
             queue.push(Reverse((at + wait.0, n, true)));
         }
-        (hops as f64 / tasks as f64, Millis(next + waiting * every))
+        Drained {
+            end: Millis(next + waiting * every),
+            hops: hops as f64 / tasks as f64,
+            most_again: again.into_iter().max().unwrap_or(0) / 60,
+        }
+    }
+
+    /// The ladders that come with the program, and a coarse one.
+    fn ladders() -> Vec<(String, Ladder)> {
+        let coarse = [1, 30, 300, 3_600].map(|hold| Millis(hold * 1_000)).to_vec();
+        let presets = Preset::ALL.map(|preset| (preset.to_string(), preset.holds()));
+        let all = presets.into_iter().chain([("coarse".to_owned(), coarse)]);
+        let new = |holds: &[Millis]| Ladder::new(holds, &[], LEAD_MAX).expect("sound");
+        all.map(|(name, holds)| (name, new(&holds))).collect()
     }
 
     #[test]
@@ -414,14 +489,69 @@ mod tests {
             (20_000, 20, 7.0),
             (100_000, 5, 7.0),
         ];
-        for (tasks, every, hops_most) in cases {
-            let (hops, end) = drain(tasks, every);
-            assert!(hops < hops_most, "{tasks}: {hops}");
-            let ideal = tasks * every;
-            assert!(
-                (ideal..=ideal * 6 / 5).contains(&end.0),
-                "{tasks}: {end} in place of {ideal} ms"
-            );
+        for (name, ladder) in ladders() {
+            for (tasks, every, hops_most) in cases {
+                let Drained { end, hops, most_again } = drain(&ladder, tasks, every);
+                let what = format!(
+                    "{name}: {tasks} every {every} ms: {end}, {hops} put-offs of each, {most_again} a second"
+                );
+                let again = (hops - 1.0) * tasks as f64;
+                let all = (again * 1_000.0 / end.0 as f64) as u64;
+                assert!(all <= PUT_OFFS_PER_SECOND, "{what}, {all} in the mean of all");
+                // The others have nothing between seconds and half a minute or a whole one.
+                if ["round", "clock"].contains(&name.as_str()) {
+                    assert!(hops < hops_most, "{what}");
+                    assert!(end.0 <= tasks * every * 7 / 5, "{what}");
+                    // A quarter more in the first minute: the first to be put off were spread when few waited.
+                    assert!(most_again <= PUT_OFFS_PER_SECOND * 5 / 4, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_spread_waits_as_long_in_the_mean_as_it_is_to_and_never_much_longer_than_twice() {
+        for (name, ladder) in ladders() {
+            let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
+            let longest = ladder.tiers()[last].wait();
+            for mean in [1_000, 1_800, 3_900, 7_000, 28_500, 60_000, 150_000, 295_000, 600_000] {
+                let (mean, bytes) = (Millis(mean), Millis(0));
+                let wait = PutOff::Spread { mean, number: mean, bytes };
+                let mean = mean.0;
+                let waits = (0..20_000).map(|n| wait.tier(&ladder, last, luck_of(n, 7)));
+                let waits: Vec<u64> = waits.map(|tier| ladder.tiers()[tier].wait().0).collect();
+                let seen = waits.iter().sum::<u64>() / 20_000;
+                let want = mean.min(longest.0);
+                assert!(
+                    (want * 95 / 100..=want * 130 / 100).contains(&seen),
+                    "{name} {mean}: {seen}"
+                );
+                let most = waits.into_iter().max().expect("one");
+                if ["round", "clock"].contains(&name.as_str()) {
+                    assert!(most <= mean * 3, "{name} {mean}: {most}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn large_tasks_that_are_over_the_limit_come_up_at_a_bounded_number_of_bytes_too() {
+        let ladder = Ladder::new(&Preset::Round.holds(), &[], LEAD_MAX).expect("sound");
+        let last = ladder.pick(PUT_OFF_MAX).expect("a tier");
+        let mut pace = Pace::default();
+        // 2.5 of them in a second.
+        let now = busy(&mut pace, T0, 100, Millis(400));
+        let mut up: Vec<u64> = (0..2_000)
+            .map(|n| {
+                let wait = pace.put_off(now, LARGE, n + 1, None, LONG_AGO);
+                ladder.tiers()[wait.tier(&ladder, last, luck_of(n, 3))].wait().0
+            })
+            .collect();
+        up.sort_unstable();
+        // Twice as many as end, 5 in a second; and half as many again where the steps of the ladder have it so.
+        for seconds in [10, 30, 60, 120, 300] {
+            let count = up.partition_point(|wait| *wait <= seconds * 1_000) as u64;
+            assert!((seconds * 4..=seconds * 15 / 2).contains(&count), "{count} in {seconds} s");
         }
     }
 
@@ -439,7 +569,7 @@ mod tests {
     /// When the last of so many large tasks comes up again that are put off at once.
     fn last_of_large(pace: &mut Pace, now: UnixMillis, tasks: u64, paused: bool) -> Millis {
         let blocked = paused.then_some(now);
-        let waits = (0..tasks).map(|_| pace.put_off(now, LARGE, 1, blocked, T0).mean);
+        let waits = (1..=tasks).map(|n| pace.put_off(now, LARGE, n, blocked, T0).at_least());
         waits.last().expect("one")
     }
 
@@ -453,9 +583,9 @@ mod tests {
             assert!((20_000..=20_200).contains(&last.0), "{last}");
             // Those that come up meanwhile go behind them, and a small one waits no longer than they do.
             let later = T0 + Millis(10_000);
-            let again = pace.put_off(later, LARGE, 80, paused.then_some(T0), T0).mean;
+            let again = pace.put_off(later, LARGE, 80, paused.then_some(T0), T0).at_least();
             assert!((10_000..=10_500).contains(&again.0), "{again}");
-            assert!(pace.put_off(later, SMALL, 80, None, T0).mean <= again + Millis(1));
+            assert!(pace.put_off(later, SMALL, 80, None, T0).at_least() <= again + Millis(1));
             // However many there are.
             assert_eq!(last_of_large(&mut pace, later, 100_000, paused), PUT_OFF_MAX);
         }

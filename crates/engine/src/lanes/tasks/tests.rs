@@ -85,7 +85,7 @@ fn put_off_at(tasks: &mut Tasks, after: u64) -> Millis {
     let now = NOW + Millis(after);
     tasks.put_off(LANE, &scope(0, 0), true);
     match tasks.permit(now, LANE, &scope(0, 0), WAITING_BYTES_MAX + 1) {
-        Permit::PutOff(wait) => wait.most,
+        Permit::PutOff(wait) => wait.most(),
         permit => panic!("{permit:?}"),
     }
 }
