@@ -208,7 +208,7 @@ fn partitions_move_without_a_doubt_once_the_open_calls_have_ended() {
 }
 
 #[test]
-fn calls_that_are_open_when_partitions_move_are_cut_after_five_seconds() {
+fn calls_that_are_open_when_partitions_move_are_cut() {
     let fixture = fixture("workers-cut");
     let tasks = Tasks::new(&fixture);
     let launch = Launch::new(&fixture, Duration::from_secs(30));

@@ -71,15 +71,19 @@ impl Api {
     pub fn create_all(&self, tasks: Vec<Value>) -> Vec<String> {
         let tasks = tasks.into_iter().map(|task| with(json!({"type": "http"}), task));
         let tasks: Vec<Value> = tasks.collect();
-        let (status, told) =
-            self.answered("POST", "/v1/tasks:batchCreate", Some(&json!({ "tasks": tasks })));
-        assert_eq!(status, 200, "{told}");
-        let each = told["tasks"].as_array().expect("answers").iter();
-        each.map(|one| {
-            assert_eq!(one["status"], 201, "{one}");
-            one["task_id"].as_str().expect("an id").to_owned()
-        })
-        .collect()
+        let mut ids = Vec::with_capacity(tasks.len());
+        // A batch has a thousand at most.
+        for tasks in tasks.chunks(1_000) {
+            let (status, told) =
+                self.answered("POST", "/v1/tasks:batchCreate", Some(&json!({ "tasks": tasks })));
+            assert_eq!(status, 200, "{told}");
+            let each = told["tasks"].as_array().expect("answers").iter();
+            ids.extend(each.map(|one| {
+                assert_eq!(one["status"], 201, "{one}");
+                one["task_id"].as_str().expect("an id").to_owned()
+            }));
+        }
+        ids
     }
 
     #[track_caller]

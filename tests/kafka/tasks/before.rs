@@ -10,7 +10,7 @@ use crate::support::{
     Endpoint, Fixture, Log, Process, assert_each_once, eventually, now_ms, out, waterclock, whole,
 };
 
-const TIMERS: usize = 400;
+const TIMERS: usize = 1_000;
 /// How long the timers take, in milliseconds: they are pending over the change.
 const DELAY: u64 = 25_000;
 

@@ -12,7 +12,7 @@ use crate::support::{
     Call, Endpoint, Fixture, Process, eventually, eventually_within, now_ms, patience, patient,
 };
 
-const TASKS: usize = 600;
+const TASKS: usize = 2_000;
 const PROJECT: &str = "shop";
 /// Requests that may be on their way at one moment: the connection of each has it, and no byte of it was sent.
 const ON_THEIR_WAY: usize = 4;
