@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use waterclock::engine::Millis;
 
-use super::{Api, LANES, command, fixture, launch, partitions, put_service, share, task, with};
+use super::{Api, LANES, command, fixture, launch, partitions, put_service, share, task};
 use crate::support::{
     Endpoint, Fixture, Process, eventually, eventually_within, now_ms, patience, patient,
 };
