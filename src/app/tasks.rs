@@ -10,8 +10,8 @@ use tokio::task::spawn_blocking;
 use super::timers::{TimersOfInstance, error};
 use crate::api::projects::{Projects, PutError};
 use crate::api::tasks::model::{
-    Attempt, CancelAnswer, CancelOutcome, PausedBy, Payload, RetryInfo, Submission, TaskFilter,
-    TaskPage, TaskStatus, TaskView, WaitsFor,
+    Attempt, CancelAnswer, CancelOutcome, PausedBy, Payload, PollInfo, RetryInfo, Submission,
+    TaskFilter, TaskPage, TaskStatus, TaskView, WaitsFor,
 };
 use crate::api::tasks::{Desk, Failure, Tasks};
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
@@ -338,11 +338,12 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     };
     let project = named(spec.as_ref().map(Spec::project), group.map(|(project, _)| project));
     let service = spec.as_ref().and_then(Spec::service);
-    let (http, topic) = match spec.as_ref().map(Spec::kind) {
+    let (http, kafka) = match spec.as_ref().map(Spec::kind) {
         Some(Kind::Http(http)) => (Some(http), None),
-        Some(Kind::Kafka(kafka)) => (None, Some(&kafka.topic)),
+        Some(Kind::Kafka(kafka)) => (None, Some(kafka)),
         None => (None, None),
     };
+    let topic = kafka.map(|kafka| &kafka.topic);
     let paused = registry.paused_by(&project, service, topic.map(String::as_str));
     let paused = [
         (PausedBy::Project, paused.project),
@@ -369,6 +370,13 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         url,
         service: service.map(str::to_owned),
         path,
+        timeout: http.and_then(|http| http.timeout).map(Into::into),
+        expect: http.map(|http| http.expect.to_string()),
+        poll: http
+            .and_then(|http| http.poll)
+            .map(|poll| PollInfo { interval: poll.interval.into(), rounds: poll.rounds }),
+        headers: http.map(|http| http.headers.clone()).unwrap_or_default(),
+        partition: kafka.and_then(|kafka| kafka.partition),
         // One that was refused when it was created has no specification.
         topic: topic.cloned().or_else(|| {
             let is_topic = spec.is_none() && timer.type_of_task() == "kafka";

@@ -188,8 +188,11 @@ impl To {
         match global.json() {
             true => output::line(&told.to_string()),
             false => {
-                let is_first = told["revision"].as_u64() == Some(1);
-                let new = if is_first { " (nothing was put there before)" } else { "" };
+                let new = match told["revision"].as_u64() {
+                    Some(0) => " (nothing is put there now)",
+                    Some(1) => " (nothing was put there before)",
+                    _ => "",
+                };
                 output::line(&format!("revision {}{new}", told["revision"]))
             }
         }

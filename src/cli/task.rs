@@ -18,6 +18,7 @@ use crate::client::http::Method;
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
 use crate::engine::header;
+use crate::engine::task::id::TaskId;
 
 mod show;
 
@@ -119,7 +120,7 @@ struct Common {
     /// The same id of a project is the same task [default: a new one]
     #[arg(long, value_name = "TEXT")]
     request_id: Option<String>,
-    /// Attempts after the first one that failed [default: the service's, else 0]
+    /// Attempts after the first one that failed [default: those of the service that is called, else 0]
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
     /// The wait after the first failure [default: 5s]
@@ -158,29 +159,43 @@ impl Common {
         }
     }
 
-    fn send(&self, of: &str, body: &Value, global: &Global) -> Outcome {
+    /// `key`: that of the record, which its id says too.
+    fn send(&self, of: &str, key: Option<&[u8]>, body: &Value, global: &Global) -> Outcome {
         let client = self.to.open(global)?;
+        // A request id may be that of a task that there is, or was: then nothing is created.
+        let id = self.request_id.as_deref().filter(|_| !global.json());
+        let id = id.and_then(|id| TaskId::of_request(&self.project, id, key).ok());
+        let before = id.and_then(|id| {
+            let path = format!("v1/tasks/{id}");
+            let told = client.ask(Kind::Look, &Method::GET, &path, &[], None).ok()?;
+            typed::<TaskView>(&told).ok()
+        });
         let path = format!("v1/tasks/{of}");
         let told = client.ask(Kind::Create, &Method::POST, &path, &[], Some(body))?;
         if global.json() {
             return output::line(&told.to_string());
         }
         let Created { task_id, trigger_at } = typed(&told)?;
-        let due = |at| output::time(UnixMillis(at));
-        if self.request_id.is_some() {
-            // The id may be that of a task that there is, or was: then nothing was created. What is not found yet is a new one.
-            let path = format!("v1/tasks/{task_id}");
-            let found = client.ask(Kind::Look, &Method::GET, &path, &[], None);
-            if let Ok(task) = found.and_then(|task| typed::<TaskView>(&task))
-                && task.trigger_at != trigger_at
-            {
-                let (status, at) = (word(task.task_status), due(task.trigger_at));
-                return output::line(&format!(
-                    "{task_id}  exists already, nothing was created: {status}, due {at}"
-                ));
-            }
-        }
-        output::line(&format!("{task_id}  due {}", due(trigger_at)))
+        output::line(&created(&task_id, trigger_at, before.as_ref()))
+    }
+}
+
+/// What a create has come to, by what was there before it.
+fn created(task_id: &str, trigger_at: u64, before: Option<&TaskView>) -> String {
+    let due = |at| output::time(UnixMillis(at));
+    match before {
+        None => format!("{task_id}  due {}", due(trigger_at)),
+        // One that was refused when it was created can be created again.
+        Some(task) if task.task_status == TaskStatus::Failed && task.turn == 0 => format!(
+            "{task_id}  due {}; it failed before ({}): `waterclock task get {task_id}` says whether it is there now",
+            due(trigger_at),
+            task.code.as_deref().unwrap_or("refused"),
+        ),
+        Some(task) => format!(
+            "{task_id}  exists already, nothing was created: {}, due {}",
+            word(task.task_status),
+            due(task.trigger_at)
+        ),
     }
 }
 
@@ -308,7 +323,7 @@ impl Task {
 
 impl CreateHttp {
     fn run(self, global: &Global) -> Outcome {
-        self.common.send("http", &json!(self.task()), global)
+        self.common.send("http", None, &json!(self.task()), global)
     }
 
     fn task(&self) -> HttpTask {
@@ -343,7 +358,7 @@ impl CreateKafka {
             headers: self.common.headers.iter().cloned().collect(),
             ..KafkaTask::default()
         };
-        self.common.send("kafka", &json!(task), global)
+        self.common.send("kafka", self.key.as_deref().map(str::as_bytes), &json!(task), global)
     }
 }
 
@@ -389,7 +404,12 @@ impl One {
             });
             output::write(lines.as_bytes())?;
         } else if task.attempts.is_empty() {
-            output::line("no attempts")?;
+            output::line(match task.attempts_total {
+                0 => "no attempts",
+                _ => {
+                    "of a task that goes to a topic only the number of its attempts is kept: waterclock task get"
+                }
+            })?;
         } else {
             output::line(&attempts(&task.attempts))?;
         }
@@ -513,6 +533,34 @@ mod tests {
         assert_eq!(body["retry"], json!({"count": 3, "interval": "1s500ms", "backoff": "fixed"}));
         assert_eq!(body["headers"], json!({"x-a": "b=c"}));
         assert!(request.request_id.is_some(), "a create may be repeated");
+    }
+
+    #[test]
+    fn a_create_says_what_was_there_before_it() {
+        let before = |status: &str, turn: u32| -> TaskView {
+            let task = json!({
+                "task_id": "a1", "task_type": "http", "task_status": status, "project": "shop", "group": "g",
+                "trigger_at": 1_767_225_600_000_u64, "created_at": 1, "turn": turn, "attempts_total": turn,
+                "failures": 0, "rounds": 0, "code": "target_denied",
+            });
+            serde_json::from_value(task).expect("a task")
+        };
+        let said = |before: Option<&TaskView>| created("a1", 1_767_225_600_000, before);
+        assert!(said(None).starts_with("a1  due 2026-01-01T00:00:00"), "{}", said(None));
+        for status in ["delay", "ready", "running", "finished", "cancelled", "expired"] {
+            let said = said(Some(&before(status, 0)));
+            assert!(
+                said.starts_with(&format!(
+                    "a1  exists already, nothing was created: {status}, due 2026"
+                )),
+                "{said}"
+            );
+        }
+        // Its attempts failed.
+        assert!(said(Some(&before("failed", 1))).contains("exists already"));
+        // It was refused when it was created: nobody knows yet whether it is again.
+        let again = said(Some(&before("failed", 0)));
+        assert!(again.contains("it failed before (target_denied)"), "{again}");
     }
 
     #[test]

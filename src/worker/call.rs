@@ -209,7 +209,10 @@ fn failure(error: &reqwest::Error) -> (Answer, String) {
     if error.is_timeout() || chain().any(is_of_network) {
         (Answer::NoConnection, format!("no_connection: {why}"))
     } else {
-        (Answer::Broken, format!("connection_failed: {why}"))
+        // What TLS says of an answer that is not TLS says nothing to who does not know its records.
+        let hint =
+            if why.contains("wrong version number") { "no TLS is spoken there: " } else { "" };
+        (Answer::Broken, format!("connection_failed: {hint}{why}"))
     }
 }
 

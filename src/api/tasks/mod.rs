@@ -212,10 +212,13 @@ pub(super) async fn no_such_task_method(method: Method, uri: Uri) -> Problem {
     if method != Method::POST || !uri.path().starts_with("/v1/tasks") {
         return no_such_method(uri).await;
     }
-    let detail = format!(
-        "{} does not take this method; to create a task, POST to /v1/tasks/http or /v1/tasks/kafka",
-        uri.path()
-    );
+    let is_action = uri.path().rsplit('/').next().is_some_and(|last| last.contains(':'));
+    let hint = if is_action {
+        "a task has the action :retry; to cancel it, DELETE it"
+    } else {
+        "to create a task, POST to /v1/tasks/http or /v1/tasks/kafka"
+    };
+    let detail = format!("{} does not take this method; {hint}", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 

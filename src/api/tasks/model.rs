@@ -386,9 +386,24 @@ pub struct TaskView {
     /// What follows the address of that service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
+    /// How long a call may take, if the task says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Length>,
+    /// Which statuses mean that it is done.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expect: Option<String>,
+    /// It asks again until the thing has happened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub poll: Option<PollInfo>,
+    /// Headers of its calls, as [name, value].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub headers: Vec<(String, String)>,
     /// The topic that its record goes to, of a task of type `kafka`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
+    /// The partition, if the task says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub partition: Option<i32>,
     /// The request id that it was created with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub request_id: Option<String>,
@@ -408,7 +423,7 @@ pub struct TaskView {
     /// Turns in a row of which a worker was lost, and that may have called.
     #[serde(default)]
     pub interruptions: u32,
-    /// The last attempts, the oldest first; at most 32. Not in lists.
+    /// The last attempts, the oldest first; at most 32. Empty in lists.
     #[serde(default)]
     pub attempts: Vec<Attempt>,
     /// Somebody has cancelled it, and that is not decided yet: a call may be open.
@@ -426,7 +441,7 @@ pub struct TaskView {
     /// When it ended, in epoch milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ended_at: Option<u64>,
-    /// Why it failed, where that is no attempt's fault.
+    /// Why it failed: the code of its dead letter. `task_failed`: its attempts failed, and `last` says why.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// The last attempt.

@@ -283,7 +283,12 @@ fn task(id: &str, project: &str) -> TaskView {
         url: Some("http://a.example/x".to_owned()),
         service: None,
         path: None,
+        timeout: Some(Length::Seconds(5)),
+        expect: Some("2xx".to_owned()),
+        poll: Some(PollInfo { interval: Length::Seconds(60), rounds: 9 }),
+        headers: vec![("x-a".to_owned(), "b".to_owned())],
         topic: None,
+        partition: None,
         attempts: vec![Attempt {
             turn: 1,
             status: Some(503),
@@ -546,7 +551,13 @@ async fn a_task_is_shown_listed_cancelled_and_retried() {
     assert_eq!((told.status, told.json.get("payload")), (200, None));
     let told = api.ask("", "GET", "/v1/tasks/a1?payload=yes", &Value::Null).await;
     assert_eq!((told.status, told.code()), (400, "wrong_type"));
-    assert_eq!(api.ask("", "POST", "/v1/tasks/a1:burn", &json!({})).await.code(), "no_such_method");
+    let told = api.ask("", "POST", "/v1/tasks/a1:cancel", &json!({})).await;
+    let detail = told.json["detail"].as_str().expect("a text");
+    assert_eq!((told.status, told.code()), (405, "no_such_method"));
+    assert!(
+        detail.ends_with("; a task has the action :retry; to cancel it, DELETE it"),
+        "{detail}"
+    );
     // Who guesses where a task is created is told.
     for guess in ["/v1/tasks", "/v1/tasks/grpc"] {
         let told = api.ask("", "POST", guess, &json!({})).await;

@@ -126,7 +126,11 @@ pub(super) fn router(timers: Arc<dyn Timers>, front: &Front) -> Router {
 }
 
 pub(super) async fn no_such(uri: Uri) -> Problem {
-    let detail = format!("there is nothing at {}", uri.path());
+    let mut detail = format!("there is nothing at {}", uri.path());
+    let of_api = ["/v1/tasks", "/v1/projects", "/v1/targets"];
+    if of_api.iter().any(|of| uri.path().starts_with(of)) {
+        detail += "; only instances with the role api answer for tasks, projects and targets";
+    }
     Problem::new(StatusCode::NOT_FOUND, "no_such_page", detail)
 }
 

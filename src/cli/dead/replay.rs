@@ -48,7 +48,7 @@ enum ReplayError {
     #[error("say which: places, --code, --target, --since, --until, or --all")]
     Which,
     #[error(
-        "the dead letter {letter} is that of task {id}, and nothing was replayed: run `waterclock task retry {id}` for it"
+        "the dead letter {letter} is that of task {id}, and nothing was replayed: run `waterclock task retry {id}` for it; a task that was refused when it was created is created again, with the same request id"
     )]
     OfTask { letter: String, id: String },
     #[error("{0}")]
@@ -228,8 +228,12 @@ impl Run<'_> {
                 not_kept.count, not_kept.first
             )
         });
-        let of_tasks = (of_tasks.count > 0)
-            .then(|| format!("{} are of tasks, the first at {}", of_tasks.count, of_tasks.first));
+        let of_tasks = (of_tasks.count > 0).then(|| {
+            format!(
+                "{} are of tasks, which are not replayed, the first at {}",
+                of_tasks.count, of_tasks.first
+            )
+        });
         let told: Vec<String> = [not_kept, of_tasks].into_iter().flatten().collect();
         (!told.is_empty()).then(|| told.join("; "))
     }

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::{output, table};
-use crate::api::tasks::model::{Attempt, TaskView};
+use crate::api::tasks::model::{Attempt, Length, TaskView};
 use crate::engine::UnixMillis;
 
 fn time(at: Option<u64>) -> String {
@@ -89,8 +89,27 @@ pub(super) fn whole(task: &TaskView) -> String {
     if let Some(callee) = callee(task) {
         row("calls", callee);
     }
+    for (name, value) in &task.headers {
+        row(
+            "header",
+            format!("{}={}", text(name), output::shortened(Some(value.as_bytes()), ANSWER_SHOWN)),
+        );
+    }
+    let length =
+        |of: &Length| json!(of).as_str().map_or_else(|| format!("{}s", json!(of)), str::to_owned);
+    if let Some(timeout) = &task.timeout {
+        row("timeout", length(timeout));
+    }
+    if let Some(expect) = task.expect.as_ref().filter(|expect| *expect != "2xx") {
+        row("done by", format!("status {}", text(expect)));
+    }
+    if let Some(poll) = &task.poll {
+        row("polls", format!("each {}, at most {} times", length(&poll.interval), poll.rounds));
+    }
     if let Some(topic) = &task.topic {
-        row("topic", text(topic));
+        let at =
+            task.partition.map_or_else(String::new, |partition| format!(", partition {partition}"));
+        row("topic", text(topic) + &at);
     }
     row("due", time(Some(task.trigger_at)));
     row("next", time(task.next_at));
@@ -111,7 +130,10 @@ pub(super) fn whole(task: &TaskView) -> String {
         };
         row("code", format!("{code} ({why})"));
     }
-    row("attempts", task.attempts_total.to_string());
+    let again = task.retry.as_ref().and_then(|retry| retry.count);
+    let again =
+        again.map_or_else(String::new, |count| format!(" (retries: {count} after a failure)"));
+    row("attempts", task.attempts_total.to_string() + &again);
     row("failures", task.failures.to_string());
     if task.rounds > 0 {
         row("rounds", task.rounds.to_string());
@@ -208,6 +230,17 @@ mod tests {
         assert!(paused.contains("waits for paused (project, service)"), "{paused}");
         let cancelling = told(json!({"cancelling": true}));
         assert!(cancelling.contains("cancel written, and not decided yet"), "{cancelling}");
+        let polls = told(json!({
+            "poll": {"interval": 90, "rounds": 5}, "timeout": "1m30s", "expect": "2xx,404", "headers": [["a", "b"]],
+        }));
+        for line in [
+            "header a=b",
+            "timeout 1m30s",
+            "done by status 2xx,404",
+            "polls each 90s, at most 5 times",
+        ] {
+            assert!(polls.lines().any(|of| of == line), "{line}: {polls}");
+        }
         let failed = told(
             json!({"task_status": "failed", "code": "unexpected_status", "last": {"turn": 1, "outcome": "failed", "status": 500}}),
         );

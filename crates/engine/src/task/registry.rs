@@ -547,7 +547,7 @@ fn secretive(value: &Value, want: &str, is_sound: fn(&str) -> bool) -> Result<St
     match value {
         Value::Null => Err(wanted(value, want)),
         Value::String(text) if is_sound(text) => Ok(text.clone()),
-        _ => Err(format!("is something else; want {want}")),
+        _ => Err(format!("is none (not shown, as it may be a secret); want {want}")),
     }
 }
 
