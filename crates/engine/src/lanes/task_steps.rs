@@ -405,7 +405,9 @@ impl LaneEngine {
         mut entry: Box<PendingRecord>,
         refusal: &Refusal,
     ) -> Option<Box<PendingRecord>> {
-        let may_pass = matches!(refusal.code, Code::TargetMissing | Code::TargetRefused);
+        // It may have been cancelled while its target was looked up.
+        let may_pass = matches!(refusal.code, Code::TargetMissing | Code::TargetRefused)
+            && self.timers.stands(&entry);
         let of_task = entry.task.as_ref().filter(|task| may_pass && task.scope.is_none());
         let (Some(before), Some(timer_id)) = (of_task.map(|task| task.progress), entry.timer_id)
         else {

@@ -14,7 +14,7 @@ use crate::messages::Outcome;
 use crate::sealed;
 use crate::task::result::TaskResult;
 use crate::timers::TimerState;
-use crate::{Offset, Record};
+use crate::{Event, Offset, Record, Target};
 use world::{BEGAN, World, failed, finished, not_yet, spec};
 
 fn outcome_of(world: &World, offset: Offset) -> Option<Outcome> {
@@ -431,12 +431,34 @@ fn a_deleted_project_takes_no_task_and_ends_those_that_wait() {
     registry.apply(change.expect("sound")).expect("room");
     world.registry = Arc::new(registry);
     let registry = Arc::clone(&world.registry);
-    world.tell_lanes(crate::Event::Registry(registry));
+    world.tell_lanes(Event::Registry(registry));
     let late = world.create(2, 1_000, "");
     world.after(10_000);
     assert_eq!(world.state(&waits), Some(TimerState::Dead));
     assert_eq!(world.state(&late), Some(TimerState::Dead));
     assert!(world.calls.is_empty());
+}
+
+/// Seed 1113668 of the simulation: it came back, and waited for ever.
+#[test]
+fn a_task_that_is_cancelled_while_its_topic_is_looked_up_does_not_come_back() {
+    let mut world = World::new(|_, _| (100, finished()));
+    let json = r#"{"type":"kafka","project":"shop","group":"g","topic":"orders.late","retry":{"count":20,"interval":20}}"#;
+    let id = world.create_spec(1, 5_000, &Spec::parse(json.as_bytes()).expect("sound"), None);
+    world.after(4_000);
+    world.asked = Some(Vec::new());
+    world.after(1_500);
+    world.cancel(&id);
+    world.after(100);
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+    let asked = world.asked.take().expect("some");
+    assert!(!asked.is_empty(), "its topic is looked up when it is due");
+    for name in asked {
+        world.tell_lanes(Event::Target(name, Target::Missing));
+    }
+    world.after(60_000);
+    assert_eq!(world.state(&id), Some(TimerState::Cancelled));
+    assert!(world.attempts(&id).is_empty(), "no attempt was made");
 }
 
 #[test]

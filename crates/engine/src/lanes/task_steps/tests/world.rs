@@ -69,6 +69,8 @@ pub(super) struct World {
     recalls: VecDeque<(Lane, Vec<TimerId>)>,
     /// Topics that are there.
     pub(super) targets: BTreeSet<String>,
+    /// `Some`: what is asked about topics is answered later.
+    pub(super) asked: Option<Vec<Arc<str>>>,
     // The worker.
     work: Option<WorkEngine>,
     next_task: Vec<usize>,
@@ -140,6 +142,7 @@ impl World {
             reading: BTreeMap::new(),
             recalls: VecDeque::new(),
             targets: BTreeSet::from(["orders.out".to_owned()]),
+            asked: None,
             work: None,
             next_task: vec![0; usize::from(LANES)],
             paused: BTreeSet::new(),
@@ -465,6 +468,9 @@ impl World {
             Action::Resume(at) => self.reading.entry(at).or_default().1 = false,
             Action::Seek(at, offset) => self.reading.entry(at).or_default().0 = offset.0 as usize,
             Action::DescribeTarget(name) => {
+                if let Some(asked) = &mut self.asked {
+                    return asked.push(name);
+                }
                 let target = match self.targets.contains(&*name) {
                     true => {
                         Target::Found { partitions: 3, record_bytes_max: 1_048_588, keyed: false }
