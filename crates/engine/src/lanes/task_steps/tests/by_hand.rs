@@ -234,7 +234,7 @@ fn a_deleted_project_is_not_called_by_hand() {
     registry.apply(change).expect("room");
     world.registry = Arc::new(registry);
     let registry = Arc::clone(&world.registry);
-    world.tell_lanes(crate::Event::Registry(registry));
+    world.tell_lanes(Event::Registry(registry));
     let retry = world.retry(&id);
     world.after(2_000);
     assert_eq!(outcome_of(&world, retry), Some(Outcome::Refused(Code::ProjectDeleted)));
