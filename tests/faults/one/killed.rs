@@ -69,7 +69,8 @@ fn f3_what_a_killed_instance_left_open_is_taken_over_by_another_slot() {
             second.stop_well();
         }
         let failpoint = format!("{step}={}*off->return", 20 + deaths);
-        let mut first = fixture.launch(mode()).data("a").env("FAILPOINTS", &failpoint).start();
+        // It may die before it is ready, as it takes what waits while it starts.
+        let mut first = fixture.launch(mode()).data("a").env("FAILPOINTS", &failpoint).spawn();
         assert_eq!(first.wait(PATIENCE), None, "it was to be ended by a signal");
         deaths += 1;
         load.healed();
