@@ -14,6 +14,8 @@ use crate::support::{
     Call, Cluster, Endpoint, Fixture, Launch, Mode, Process, eventually, now_ms, patient,
 };
 
+/// When the broker looks for transactions that have timed out: not while it starts.
+const LATE_TIMEOUTS: &str = "transaction.abort.timed.out.transaction.cleanup.interval.ms=120000\n";
 pub(super) const LANES: u16 = 4;
 pub(super) const PROJECT: &str = "shop";
 const TASKS: usize = 240;
@@ -139,7 +141,9 @@ fn none_began(calls: &[Call], from: u64, to: u64) {
 
 #[test]
 fn f50_the_broker_dies_while_calls_are_open_and_comes_back() {
-    let cluster = Cluster::start("");
+    // Kafka 4.3 forgets a transaction that has timed out when its only broker starts again: it looks for those before it knows
+    // the leaders, and takes their partitions for deleted (docs/reliability.md). So it looks for them later here.
+    let cluster = Cluster::start(LATE_TIMEOUTS);
     let fixture = Fixture::on(cluster.connection(), "f50", |of| of.lanes = Some(LANES));
     let brokers = &cluster.bootstrap;
     let mut a = launch(&fixture, "a", "lanes,worker,api", brokers).start();
