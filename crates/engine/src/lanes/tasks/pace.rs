@@ -77,8 +77,8 @@ fn spread(
     // From nothing to twice the mean, where the ladder has a tier for that. Else as far to both sides of the mean as the tier below
     // allows: none waits for much longer than twice the mean. On a step that is too wide for either, many would wait for far too
     // long so that others may wait for too short a time.
-    let below = wait(within(mean + mean));
-    let next = above(within(mean + mean)).map(wait);
+    let low = within(mean + mean);
+    let (below, next) = (wait(low), above(low).map(wait));
     let has_tier = next.is_some_and(|next| next <= mean + mean + mean);
     let is_wide = below < mean && next.is_some() && !has_tier;
     let mean = if is_wide { number.min(mean) } else { mean };
@@ -207,8 +207,7 @@ mod tests {
         /// So long in the mean, or longer.
         fn mean(self) -> Millis {
             match self {
-                Self::Alike { mean, .. } => mean,
-                Self::Spread { mean, .. } => mean,
+                Self::Alike { mean, .. } | Self::Spread { mean, .. } => mean,
             }
         }
 
