@@ -95,8 +95,10 @@ pub(super) fn whole(task: &TaskView) -> String {
             format!("{}={}", text(name), output::shortened(Some(value.as_bytes()), ANSWER_SHOWN)),
         );
     }
-    let length =
-        |of: &Length| json!(of).as_str().map_or_else(|| format!("{}s", json!(of)), str::to_owned);
+    let length = |of: &Length| match of {
+        Length::Seconds(seconds) => format!("{seconds}s"),
+        Length::Text(length) => text(length),
+    };
     if let Some(timeout) = &task.timeout {
         row("timeout", length(timeout));
     }
