@@ -15,7 +15,7 @@ use crate::client::http::Method;
 use clap::Args;
 use serde_json::json;
 
-use super::client::{Client, ClientError, Kind, ServerArg, only, typed, wait};
+use super::client::{Client, ClientError, Kind, ServerArg, typed, wait};
 use super::name::{self, Key};
 use super::send::{intake_topic, of_kafka, refused};
 use super::{Exit, Failure, Global, Outcome, again, output};
@@ -131,8 +131,7 @@ impl Cancel {
         let mut timer = self.key.timer(id);
         timer["version"] = json!(self.only);
         let body = json!({ "timers": [timer], "wait": asked(self.wait) });
-        let kind = Kind::Cancel(self.wait);
-        only(&client.ask(kind, &Method::POST, "v1/timers:batchCancel", &[], Some(&body))?)
+        client.ask_one(Kind::Cancel(self.wait), "v1/timers:batchCancel", &body)
     }
 
     fn again(&self, client: &Client, again: &str, json: bool) -> Outcome {

@@ -136,7 +136,7 @@ pub(super) fn typed<T: DeserializeOwned>(answer: &Value) -> Result<T, ClientErro
 }
 
 /// What one element of a batch of one says, or the problem in its place.
-pub(super) fn only<T: DeserializeOwned>(answer: &Value) -> Result<T, ClientError> {
+fn only<T: DeserializeOwned>(answer: &Value) -> Result<T, ClientError> {
     match typed::<Batch<T>>(answer)?.timers.into_iter().next() {
         Some(Each::Right(each)) => Ok(each),
         Some(Each::Wrong { problem: Wrong { status, problem } }) => {
@@ -450,14 +450,23 @@ impl Client {
         self.bases.iter().map(Url::as_str).collect::<Vec<_>>().join(", ")
     }
 
-    /// Looks one timer up by a batch of one, and asks again while its lane moves or its owner does not answer.
+    /// Looks one timer up.
     pub(super) fn look_up<T: DeserializeOwned>(&self, timer: &Value) -> Result<T, ClientError> {
-        let until = Instant::now() + AGAIN_MAX;
         let body = serde_json::json!({ "timers": [timer] });
+        self.ask_one(Kind::Look, "v1/timers:batchGet", &body)
+    }
+
+    /// Asks about one timer by a batch of one, and asks again while its lane moves or its owner does not answer.
+    pub(super) fn ask_one<T: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        path: &str,
+        body: &Value,
+    ) -> Result<T, ClientError> {
+        let until = Instant::now() + AGAIN_MAX;
         loop {
-            let path = "v1/timers:batchGet";
-            let found = self.ask_until(until, Kind::Look, &Method::POST, path, &[], Some(&body))?;
-            match only(&found) {
+            let told = self.ask_until(until, kind, &Method::POST, path, &[], Some(body))?;
+            match only(&told) {
                 Err(ClientError::Refused { status: 503, .. })
                     if Instant::now() + LOOK_AGAIN < until =>
                 {
@@ -519,17 +528,25 @@ mod tests {
 
     /// An address at which `health/live` is answered, and everything else with `other`; `None`: not at all.
     fn server(other: Option<&'static str>) -> Url {
+        server_that_says(&[], other)
+    }
+
+    /// The same, which gives each of these answers once before.
+    fn server_that_says(first: &'static [&'static str], other: Option<&'static str>) -> Url {
         use std::io::{BufRead as _, BufReader, Write as _};
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         std::thread::spawn(move || {
-            let mut silent = Vec::new();
+            let (mut silent, mut first) = (Vec::new(), first.iter());
             for stream in listener.incoming() {
                 let mut stream = BufReader::new(stream.unwrap());
                 let mut head = String::new();
                 stream.read_line(&mut head).unwrap();
-                let answer =
-                    if head.contains("health/live") { Some("200 OK\r\n\r\n{}") } else { other };
+                let answer = if head.contains("health/live") {
+                    Some("200 OK\r\n\r\n{}")
+                } else {
+                    first.next().copied().or(other)
+                };
                 let Some(answer) = answer else {
                     silent.push(stream);
                     continue;
@@ -557,6 +574,18 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains("since revision 3") && text.contains("revision 7"), "{text}");
         assert_eq!(Failure::from(refused).exit(), Exit::Negative);
+    }
+
+    #[test]
+    fn what_passes_for_one_timer_of_a_batch_is_waited_for() {
+        const MOVING: &str = "200 OK\r\n\r\n{\"timers\":[{\"id\":\"i\",\"problem\":{\"status\":503,\"detail\":\"it moves\"}}]}";
+        const DONE: &str = "200 OK\r\n\r\n{\"timers\":[{\"id\":\"i\",\"outcome\":\"cancelled\"}]}";
+        for kind in [Kind::Look, Kind::Cancel(Duration::ZERO)] {
+            let server = server_that_says(&[MOVING, MOVING], Some(DONE));
+            let client = Client::new(None, vec![server]).unwrap();
+            let told: Value = client.ask_one(kind, "x", &Value::Null).expect("it waits");
+            assert_eq!(told["outcome"], "cancelled", "{kind:?}");
+        }
     }
 
     #[test]

@@ -186,11 +186,13 @@ fn created(task_id: &str, trigger_at: u64, before: Option<&TaskView>) -> String 
     match before {
         None => format!("{task_id}  due {}", due(trigger_at)),
         // One that was refused when it was created can be created again.
-        Some(task) if task.task_status == TaskStatus::Failed && task.turn == 0 => format!(
-            "{task_id}  due {}; it failed before ({}): `waterclock task get {task_id}` says whether it is there now",
-            due(trigger_at),
-            task.code.as_deref().unwrap_or("refused"),
-        ),
+        Some(task) if task.task_status == TaskStatus::Failed && task.attempts_total == 0 => {
+            format!(
+                "{task_id}  due {}; it failed before ({}): `waterclock task get {task_id}` says whether it is there now",
+                due(trigger_at),
+                task.code.as_deref().unwrap_or("refused"),
+            )
+        }
         Some(task) => format!(
             "{task_id}  exists already, nothing was created: {}, due {}",
             word(task.task_status),
@@ -537,26 +539,27 @@ mod tests {
 
     #[test]
     fn a_create_says_what_was_there_before_it() {
-        let before = |status: &str, turn: u32| -> TaskView {
+        let before = |status: &str, attempts: u32| -> TaskView {
             let task = json!({
                 "task_id": "a1", "task_type": "http", "task_status": status, "project": "shop", "group": "g",
-                "trigger_at": 1_767_225_600_000_u64, "created_at": 1, "turn": turn, "attempts_total": turn,
+                "trigger_at": 1_767_225_600_000_u64, "created_at": 1, "turn": 0, "attempts_total": attempts,
                 "failures": 0, "rounds": 0, "code": "target_denied",
             });
             serde_json::from_value(task).expect("a task")
         };
-        let said = |before: Option<&TaskView>| created("a1", 1_767_225_600_000, before);
-        assert!(said(None).starts_with("a1  due 2026-01-01T00:00:00"), "{}", said(None));
+        // A day after the one before it.
+        let said = |before: Option<&TaskView>| created("a1", 1_767_312_000_000, before);
+        assert!(said(None).starts_with("a1  due 2026-01-02T00:00:00"), "{}", said(None));
         for status in ["delay", "ready", "running", "finished", "cancelled", "expired"] {
             let said = said(Some(&before(status, 0)));
             assert!(
                 said.starts_with(&format!(
-                    "a1  exists already, nothing was created: {status}, due 2026"
+                    "a1  exists already, nothing was created: {status}, due 2026-01-01T"
                 )),
                 "{said}"
             );
         }
-        // Its attempts failed.
+        // Its attempts failed. That of a Kafka task is no turn.
         assert!(said(Some(&before("failed", 1))).contains("exists already"));
         // It was refused when it was created: nobody knows yet whether it is again.
         let again = said(Some(&before("failed", 0)));

@@ -162,6 +162,7 @@ pub(super) async fn cancel(
     })?;
     let right = elements.iter().enumerate().filter_map(|(n, of)| Some((n, of.as_ref().ok()?)));
     let commands: Vec<(usize, TimerCommand)> = right.map(|(n, of)| (n, of.clone())).collect();
+    owners.started()?;
     // A mistake in one does not stop the others.
     let refused = refused(&owners, &commands, deadline.before_command()).await;
     let meant = commands.iter().zip(&refused).filter(|(_, problem)| problem.is_none());

@@ -534,7 +534,7 @@ impl Owners {
     }
 
     /// Refuses a request that cannot be carried out before the lanes are known.
-    fn started(&self) -> Result<(), TimersError> {
+    pub(super) fn started(&self) -> Result<(), TimersError> {
         if self.timers.lanes() > 0 {
             return Ok(());
         }

@@ -34,6 +34,8 @@ struct World {
     answers: HashMap<String, CommandStatus>,
     now: u64,
     since: u64,
+    /// They have not heard yet how many lanes there are.
+    starting: bool,
     pending: bool,
     /// Of this instance: it has no time left when it comes to write.
     late: Option<usize>,
@@ -107,7 +109,7 @@ fn lane_of(name: &TimerName) -> u16 {
 
 impl Timers for Instance {
     fn lanes(&self) -> u16 {
-        LANES
+        if self.world().starting { 0 } else { LANES }
     }
 
     fn lane_of(&self, name: &TimerName) -> u16 {
@@ -579,6 +581,21 @@ async fn how_the_last_version_ended_is_told_once_all_is_settled_in_all_lanes() {
     let again = pending["again"].as_str().expect("where to ask again");
     let (status, told) = pair.both("GET", again, None).await;
     assert_eq!((status, &told["outcome"], settled()), (200, &json!("cancelled"), [2; 4]));
+}
+
+#[tokio::test]
+async fn an_instance_that_has_not_started_refuses_a_batch_as_a_whole_so_that_clients_come_again() {
+    let pair = Pair::start().await;
+    pair.put("t", Some(b"k"), 1_000);
+    pair.with(|world| world.starting = true);
+    let body = Some(r#"{"timers":[{"id":"t","key":"k"}]}"#);
+    for path in ["/v1/timers:batchGet", "/v1/timers:batchCancel"] {
+        let (status, headers, told) = pair.ask(0, "POST", path, body).await;
+        assert_eq!((status, headers["retry-after"].as_str()), (503, "1"), "{path}: {told}");
+    }
+    pair.with(|world| world.starting = false);
+    let (status, _, told) = pair.ask(0, "POST", "/v1/timers:batchCancel", body).await;
+    assert_eq!((status, &told["timers"][0]["outcome"]), (200, &json!("cancelled")), "{told}");
 }
 
 #[tokio::test]
