@@ -11,8 +11,10 @@ use crate::support::{Fixture, Mode, PATIENCE, eventually, open_transaction, out,
 #[test]
 fn f35_a_lane_thread_that_does_not_poll_in_time_loses_its_lanes_and_joins_again() {
     let fixture = Fixture::with("f35", |request| request.lanes = Some(4));
-    let slow = "short_poll_interval=return;lane_stalls=400*off->1*sleep(16000)->off";
-    let mut slow = fixture.launch(mode()).data("a").env("FAILPOINTS", slow).start();
+    let slow_points = "short_poll_interval=return;lane_stalls=400*off->1*sleep(16000)->off";
+    // A worker would take the one stall in the place of the lanes, now and then.
+    let slow = fixture.launch(mode()).data("a").arg("--roles").arg("lanes,api");
+    let mut slow = slow.env("FAILPOINTS", slow_points).start();
     let mut other = fixture.launch(mode()).data("b").start();
     let load = Load::begin(&fixture, Mix::default());
     eventually("the other has all lanes", || {
@@ -39,7 +41,9 @@ fn f35_a_lane_thread_that_does_not_poll_in_time_loses_its_lanes_and_joins_again(
 fn f35_a_client_that_never_comes_back_is_left_behind() {
     let fixture = Fixture::new("f35-hangs");
     let hangs = "commit_hangs=100*off->1*sleep(3600000)->off";
-    let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", hangs).start();
+    // Else a worker may be the one that hangs.
+    let process = fixture.launch(Mode::ExactlyOnce).arg("--roles").arg("lanes,api");
+    let mut process = process.env("FAILPOINTS", hangs).start();
     let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
     eventually("it starts again", || {
         let log = process.log();
@@ -59,7 +63,9 @@ fn f35_a_client_that_never_comes_back_is_left_behind() {
 fn f35_a_client_that_comes_back_after_its_lanes_were_taken_over_again_commits_nothing() {
     let fixture = Fixture::new("f35-late");
     let hangs = "commit_hangs=100*off->1*sleep(30000)->off";
-    let mut process = fixture.launch(Mode::ExactlyOnce).env("FAILPOINTS", hangs).start();
+    // Else a worker may be the one that hangs.
+    let process = fixture.launch(Mode::ExactlyOnce).arg("--roles").arg("lanes,api");
+    let mut process = process.env("FAILPOINTS", hangs).start();
     let load = Load::begin(&fixture, Mix { rate: 20, ..Mix::default() });
     let mut last = (load.seen(), Instant::now());
     eventually("it hangs", || {
