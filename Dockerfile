@@ -15,6 +15,7 @@ COPY crates/client/Cargo.toml crates/client/
 COPY crates/engine/Cargo.toml crates/engine/
 COPY crates/fuzz-targets/Cargo.toml crates/fuzz-targets/
 COPY crates/kafka/Cargo.toml crates/kafka/
+COPY crates/proto/Cargo.toml crates/proto/
 COPY crates/telemetry/Cargo.toml crates/telemetry/
 COPY crates/terminal/Cargo.toml crates/terminal/
 COPY crates/tools/Cargo.toml crates/tools/

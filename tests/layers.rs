@@ -24,24 +24,27 @@ const ENGINE_MAY_USE: [&str; 10] = [
     "base64", "hmac", "jiff", "regex", "serde", "serde_json", "sha2", "strsim", "thiserror", "url",
 ];
 /// Crates of ours from the bottom to the top, by their directories. Each may use some of those above it in this list.
-const CRATES: [(&str, &[&str]); 8] = [
+const CRATES: [(&str, &[&str]); 9] = [
     ("crates/engine", &[]),
+    ("crates/proto", &[]),
     ("crates/terminal", &["engine"]),
     ("crates/telemetry", &["engine"]),
     ("crates/kafka", &["engine", "telemetry"]),
     ("crates/client", &["engine", "kafka"]),
     ("crates/tools", &["engine", "kafka", "terminal"]),
-    (".", &["client", "engine", "kafka", "telemetry", "terminal", "tools"]),
+    (".", &["client", "engine", "kafka", "proto", "telemetry", "terminal", "tools"]),
     ("crates/fuzz-targets", &["engine"]),
 ];
 /// Libraries that only these crates may name among their dependencies.
-const LIBRARIES: [(&str, &[&str]); 11] = [
+const LIBRARIES: [(&str, &[&str]); 13] = [
     ("rdkafka", &["crates/kafka"]),
     ("reqwest", &["crates/client", "crates/kafka", "crates/tools", "."]),
     ("metrics", &["crates/telemetry", "."]),
     ("sled", &["."]),
     ("axum", &[".", "crates/tools"]),
     ("utoipa", &["."]),
+    ("tonic", &["crates/proto", "."]),
+    ("prost", &["crates/proto"]),
     ("ratatui", &["crates/tools"]),
     ("plotters", &["crates/tools"]),
     ("hdrhistogram", &["crates/tools"]),
@@ -51,13 +54,15 @@ const LIBRARIES: [(&str, &[&str]); 11] = [
 /// Where the root names the other crates; it says `crate::engine` elsewhere. They name each other as they are.
 const FACES: [&str; 3] = ["src/lib.rs", "src/telemetry/mod.rs", "crates/"];
 /// What only these may name: a word, and the rooms.
-const OWNERS: [(&str, &[&str]); 14] = [
+const OWNERS: [(&str, &[&str]); 16] = [
     ("waterclock_engine", &FACES),
     ("waterclock_telemetry", &FACES),
     ("waterclock_kafka", &FACES),
     ("waterclock_client", &FACES),
     ("waterclock_terminal", &FACES),
     ("waterclock_tools", &FACES),
+    ("waterclock_proto", &["src/api/grpc", "crates/proto"]),
+    ("tonic::", &["src/api/grpc", "crates/proto"]),
     ("axum::", &["src/api", "crates/tools/src/stub.rs"]),
     ("ratatui::", &["crates/tools"]),
     ("clap::", &["src/cli", "crates/tools"]),

@@ -12,10 +12,11 @@ use axum::body::{Body, Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use axum::middleware::Next;
-use axum::response::{IntoResponse as _, Response};
+use axum::response::Response;
 
 use super::auth::{Access, Caller};
 use super::gate::{Gate, Held, Kind, Permit, Who};
+use super::grpc;
 use super::hosts::{Foreign, Hosts};
 use super::problem::Problem;
 use crate::engine::task::request::read_empty;
@@ -36,6 +37,15 @@ pub(super) struct Came {
 /// The brokers' time in epoch milliseconds; `None`: not known yet.
 pub(super) type Clock = Arc<dyn Fn() -> Option<u64> + Send + Sync>;
 
+/// In which form a room is asked, and answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// JSON over HTTP.
+    Json,
+    /// Messages of gRPC.
+    Grpc,
+}
+
 /// What a room asks of requests.
 #[derive(Clone, Copy)]
 pub(super) struct Rules {
@@ -43,6 +53,8 @@ pub(super) struct Rules {
     pub(super) kind: fn(&Method, &str) -> Kind,
     /// Bytes that its body may have.
     pub(super) bytes_max: fn(Kind) -> usize,
+    /// What a body is.
+    pub(super) form: Form,
     /// Whether a POST to this path has no fields: its body is missing, and so has no type, or is an empty object.
     pub(super) is_bodyless: fn(&str) -> bool,
     /// Who asks, if he may.
@@ -73,7 +85,7 @@ pub(super) async fn callers(
             finish(permit, held);
             response
         }
-        Err(problem) => problem.into_response(),
+        Err(problem) => grpc::told(guard.rules.form == Form::Grpc, problem),
     }
 }
 
@@ -91,7 +103,13 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Perm
     let takes_body = matches!(*request.method(), Method::POST | Method::PATCH | Method::PUT);
     let has_no_fields = takes_body && (guard.rules.is_bodyless)(request.uri().path());
     let may_be_bare = has_no_fields && is_bare(request.headers());
-    if takes_body && !may_be_bare && has_body(&request) && !is_json(request.headers()) {
+    if guard.rules.form == Form::Grpc && !grpc::is_grpc(request.headers()) {
+        telemetry::api_refused("media_type");
+        let detail = "this is asked over gRPC: POST, with application/grpc as Content-Type";
+        return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_grpc", detail));
+    }
+    let wants_json = guard.rules.form == Form::Json && takes_body && !may_be_bare;
+    if wants_json && has_body(&request) && !is_json(request.headers()) {
         telemetry::api_refused("media_type");
         let detail = "a body is JSON, and its Content-Type application/json";
         return Err(Problem::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, "not_json_type", detail));
@@ -108,7 +126,8 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Perm
     Ok((Request::from_parts(head, Body::from(body)), (kind, permit)))
 }
 
-fn foreign(why: Foreign) -> Problem {
+/// Why a request is refused that may come from a web page.
+pub(super) fn foreign(why: Foreign) -> Problem {
     let refuse = |reason, code: &str, detail| {
         telemetry::api_refused(reason);
         Problem::new(StatusCode::FORBIDDEN, code, detail)

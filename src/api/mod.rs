@@ -11,8 +11,10 @@
 //!    connection stays free for it, however busy the others are.
 //! 3. A web page reaches no timers. It may reach health and metrics, which name no id, key or target.
 
+mod answer;
 pub mod auth;
 mod gate;
+mod grpc;
 mod guard;
 mod health;
 mod hosts;

@@ -79,6 +79,37 @@ impl Problem {
         problem
     }
 
+    /// The word for programs.
+    pub(super) fn code(&self) -> &str {
+        &self.0.code
+    }
+
+    /// The words for people.
+    pub(super) fn detail(&self) -> &str {
+        &self.0.detail
+    }
+
+    /// After how many seconds the caller may try again, if that helps.
+    pub(super) fn retry_s(&self) -> Option<u32> {
+        self.0.retry_s
+    }
+
+    /// Every field that is wrong: where it stands, and what is wrong with it.
+    pub(super) fn wrong_fields_named(&self) -> Vec<(String, String)> {
+        let text = |of: &Value, name: &str| of[name].as_str().unwrap_or_default().to_owned();
+        let errors = self.0.more.get("errors").and_then(Value::as_array).into_iter().flatten();
+        let errors: Vec<_> = errors.map(|of| (text(of, "at"), text(of, "detail"))).collect();
+        match &self.0.at {
+            Some(at) if errors.is_empty() => vec![(at.clone(), self.0.detail.clone())],
+            _ => errors,
+        }
+    }
+
+    /// The status that it is answered with.
+    pub(super) fn status(&self) -> StatusCode {
+        self.0.status
+    }
+
     /// Adds a member.
     pub(super) fn with(mut self, name: &str, value: Value) -> Self {
         self.0.more.insert(name.to_owned(), value);
@@ -108,7 +139,7 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 70] = [
+const TITLES: [(&str, &str); 71] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
     ("bad_base64",        "not base64"),
     ("bad_batch",         "a batch must have 1 to 1000 timers"),
@@ -149,6 +180,7 @@ const TITLES: [(&str, &str); 70] = [
     ("no_token",          "the token of a count is missing"),
     ("not_a_peer",        "not a request of another instance of this namespace"),
     ("not_a_question",    "not a query that instances send to each other"),
+    ("not_grpc",          "want a request of gRPC"),
     ("not_an_object",     "want a JSON object"),
     ("not_available",     "tasks are not in force in this namespace"),
     ("not_json",          "the body is not JSON"),

@@ -32,7 +32,7 @@ pub mod model;
 pub(super) mod services;
 pub(super) mod targets;
 
-use changes::{asked_for, if_match, with_etag, write};
+use changes::{asked_for, changed, if_match, with_etag, write};
 use model::{
     Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
 };
@@ -114,8 +114,8 @@ pub(super) fn router(tasks: Tasks, front: &Front) -> Router {
     tasks::finish(router, tasks, front)
 }
 
-/// What a path names.
-struct Named<'a> {
+/// A project, or a service of it.
+pub(super) struct Named<'a> {
     project: &'a str,
     service: Option<&'a str>,
 }
@@ -130,10 +130,19 @@ impl<'a> Named<'a> {
             Some((project, service)) => (project, Some(service)),
             None => (rest, None),
         };
-        for (at, name) in [("path.project", Some(project)), ("path.service", service)] {
+        Self::new(project, service, "path.")
+    }
+
+    /// With these names; `at` is where they stand, and begins what an answer calls them.
+    pub(super) fn new(
+        project: &'a str,
+        service: Option<&'a str>,
+        at: &str,
+    ) -> Result<Self, Problem> {
+        for (field, name) in [("project", Some(project)), ("service", service)] {
             if name.is_some_and(|name| !is_name(name)) {
                 let detail = "want 1 to 64 of a-z 0-9 . _ -, not . or ..";
-                return Err(Problem::bad("bad_name", at, detail));
+                return Err(Problem::bad("bad_name", format!("{at}{field}"), detail));
             }
         }
         Ok(Self { project, service })
@@ -190,6 +199,11 @@ pub(super) async fn list(
     uri: Uri,
 ) -> Answered {
     Query::read(uri.query(), &[])?;
+    Ok(Json(all(&tasks, &caller)?).into_response())
+}
+
+/// The projects of which something was put, and that the caller may know of, by name.
+pub(super) fn all(tasks: &Tasks, caller: &Caller) -> Result<ProjectList, Problem> {
     let registry = tasks.projects.registry()?;
     let seen = |(name, project): &(&str, &Project)| !project.is_deleted && caller.sees(name);
     let row = |(name, project): (&str, &Project)| ProjectRow {
@@ -200,7 +214,7 @@ pub(super) async fn list(
         services: project.services.keys().cloned().collect(),
     };
     let projects = registry.projects().filter(seen).map(row).collect();
-    Ok(Json(ProjectList { projects }).into_response())
+    Ok(ProjectList { projects })
 }
 
 /// Shows a project and its services.
@@ -219,10 +233,14 @@ pub(super) async fn show(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, "")?;
+    let project = look(&tasks, &caller, Named::of(&uri, "")?.project)?;
+    Ok(with_etag(project.revision, project))
+}
+
+/// A project and its services.
+pub(super) fn look(tasks: &Tasks, caller: &Caller, name: &str) -> Result<ProjectView, Problem> {
     let registry = tasks.projects.registry()?;
-    let project = known(&registry, &caller, named.project)?;
-    Ok(with_etag(project.revision, view(named.project, project)?))
+    view(name, known(&registry, caller, name)?)
 }
 
 /// A project of which something was put, if this caller may know of it.
@@ -266,10 +284,29 @@ async fn put_any(
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let named = Named::of(uri, "")?;
-    caller.may(Role::Admin)?;
-    caller.may_name(named.project)?;
+    may_change(caller, &named)?;
     let revision = if_match(headers)?;
-    let change = asked_for(&named.key(), body)?;
+    let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
+    Ok(changed(set(&tasks, caller, &named, &body, revision).await?))
+}
+
+/// Refuses who may not change this project.
+fn may_change(caller: &Caller, named: &Named<'_>) -> Result<(), Problem> {
+    caller.may(Role::Admin)?;
+    caller.may_name(named.project)
+}
+
+/// Puts a project or a service with these settings in JSON, and gives back the revision that this made. `revision`: only if
+/// that one is in force.
+pub(super) async fn set(
+    tasks: &Tasks,
+    caller: &Caller,
+    named: &Named<'_>,
+    settings_json: &[u8],
+    revision: Option<u64>,
+) -> Result<u64, Problem> {
+    may_change(caller, named)?;
+    let change = asked_for(&named.key(), settings_json)?;
     if named.service.is_some() {
         let service: ServiceSettings = settings(&change)?;
         let detail = match Url::parse(&service.address) {
@@ -280,7 +317,7 @@ async fn put_any(
             return Err(Problem::wrong_fields(&[Wrong { at: "address".to_owned(), detail }]));
         }
     }
-    write(&tasks, caller, change, revision).await
+    write(tasks, caller, change, revision).await
 }
 
 /// Deletes a project: it takes no more tasks, and those that wait end.
@@ -304,34 +341,65 @@ pub(super) async fn delete(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, "")?;
-    caller.may(Role::Admin)?;
-    caller.may_name(named.project)?;
-    let registry = tasks.projects.registry()?;
-    known(&registry, &caller, named.project)?;
-    change_project(&tasks, &caller, &headers, &named, |project| project.is_deleted = true).await
+    act_on(&tasks, &caller, &headers, &uri, "", Action::Delete).await
 }
 
-/// Changes what is known of a project, and nothing that another caller changes meanwhile.
-async fn change_project(
+/// What can be done to a project or a service besides putting it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// It takes no more tasks, and those that wait end.
+    Delete,
+    /// None of its tasks is dispatched.
+    Pause,
+    /// The end of a pause.
+    Resume,
+}
+
+/// Does what a request says to the project or the service that its path names.
+async fn act_on(
     tasks: &Tasks,
     caller: &Caller,
     headers: &HeaderMap,
-    named: &Named<'_>,
-    change: impl FnOnce(&mut Project),
+    uri: &Uri,
+    end: &str,
+    action: Action,
 ) -> Answered {
-    caller.may(Role::Admin)?;
-    caller.may_name(named.project)?;
+    let named = Named::of(uri, end)?;
+    may_change(caller, &named)?;
     let asked = if_match(headers)?;
+    Ok(changed(apply(tasks, caller, &named, action, asked).await?))
+}
+
+/// Does this to a project or a service, and changes nothing that another caller changes meanwhile. Gives back the revision that
+/// this made. `asked`: only if that one is in force.
+pub(super) async fn apply(
+    tasks: &Tasks,
+    caller: &Caller,
+    named: &Named<'_>,
+    action: Action,
+    asked: Option<u64>,
+) -> Result<u64, Problem> {
+    may_change(caller, named)?;
     let registry = tasks.projects.registry()?;
-    let mut project = registry.project(named.project).clone();
-    if project.is_deleted {
-        return Err(no_project(named.project));
-    }
-    let revision = asked.unwrap_or(project.revision);
-    change(&mut project);
-    let change = Change::of_project(named.project, project);
-    write(tasks, caller, change, Some(revision)).await
+    let (revision, change) = match named.service {
+        Some(name) => services::change(&registry, named.project, name, action)?,
+        None => {
+            let mut project = registry.project(named.project).clone();
+            if action == Action::Delete {
+                known(&registry, caller, named.project)?;
+            } else if project.is_deleted {
+                return Err(no_project(named.project));
+            }
+            let revision = project.revision;
+            match action {
+                Action::Delete => project.is_deleted = true,
+                Action::Pause => project.paused = true,
+                Action::Resume => project.paused = false,
+            }
+            (revision, Change::of_project(named.project, project))
+        }
+    };
+    write(tasks, caller, change, asked.or(Some(revision))).await
 }
 
 /// What is behind a colon in the path of a project.
@@ -369,8 +437,7 @@ pub(super) async fn pause(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, ":pause")?;
-    change_project(&tasks, &caller, &headers, &named, |project| project.paused = true).await
+    act_on(&tasks, &caller, &headers, &uri, ":pause", Action::Pause).await
 }
 
 /// Ends the pause of a project.
@@ -394,8 +461,7 @@ pub(super) async fn resume(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, ":resume")?;
-    change_project(&tasks, &caller, &headers, &named, |project| project.paused = false).await
+    act_on(&tasks, &caller, &headers, &uri, ":resume", Action::Resume).await
 }
 
 #[cfg(test)]

@@ -4,23 +4,27 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::Router;
+use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Request};
+use axum::http::header;
 use hyper::body::Incoming;
-use hyper::server::conn::http1;
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
 use tower_service::Service as _;
 
+use super::answer::{Answer, Ending, Endless};
 use super::auth::{Access, Peer};
 use super::gate::{Gate, Held};
+use super::grpc;
 use super::guard::{Clock, Guard, Rules};
 use super::health::{Status, router};
 use super::hosts::Hosts;
@@ -63,6 +67,12 @@ impl Limits {
 const BODY_BYTES_MAX: usize = 16 << 10;
 /// Bytes of a request's head.
 const HEAD_BYTES_MAX: usize = 16 << 10;
+/// Requests at once on one connection of HTTP/2.
+const STREAMS_MAX: u32 = 100;
+/// Bytes that a client of HTTP/2 may send ahead: on one request, and on one connection.
+const WINDOW_BYTES: (u32, u32) = (128 << 10, 256 << 10);
+/// A connection of HTTP/2 on which nothing comes is asked whether somebody is there, and has as long to answer.
+const PING: Duration = Duration::from_secs(20);
 /// Longest wait for open requests at the end.
 const CLOSE_MAX: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed (too many open files, mostly), so that it is not tried in a circle.
@@ -102,9 +112,10 @@ impl Rooms {
     pub(super) fn router(self, front: &Front) -> Router {
         let app = openapi::router().merge(timers::router(self.timers, front));
         match self.tasks {
-            Some(of) => {
-                app.merge(tasks::router(of.clone(), front)).merge(projects::router(of, front))
-            }
+            Some(of) => app
+                .merge(tasks::router(of.clone(), front))
+                .merge(projects::router(of.clone(), front))
+                .merge(grpc::router(of, front)),
             None => app,
         }
     }
@@ -119,8 +130,13 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) {
     let limits = Limits::new(front.gate.connections);
-    let app = router(status).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
-    serve_within(limits, listener, app.merge(rooms.router(&front)), stop).await;
+    let app = router(Arc::clone(&status)).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
+    let (health, reporter) = grpc::health();
+    let app = app.merge(grpc::open_router(front.hosts.clone(), health));
+    tokio::select! {
+        () = serve_within(limits, listener, app.merge(rooms.router(&front)), stop) => {}
+        () = grpc::follow(status, reporter) => {}
+    }
 }
 
 async fn serve_within(
@@ -180,15 +196,13 @@ struct Mine {
     stage: Mutex<Stage>,
 }
 
-/// What a connection does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// No request is there, or not all of its head.
-    Idle,
-    /// A request is being answered.
-    Answering,
-    /// Its answer is being written.
-    Writing,
+/// What a connection does. It is idle if neither is so: no request is there, or not all of its head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Stage {
+    /// So many requests are being answered: one at most over HTTP/1.
+    answering: usize,
+    /// The end of an answer is to be written.
+    writes: bool,
 }
 
 impl Connections {
@@ -207,7 +221,7 @@ impl Connections {
         open.next += 1;
         let (number, close) = (open.next, Arc::new(Notify::new()));
         open.all.insert(number, OfOne { idle: Some(Instant::now()), close: Arc::clone(&close) });
-        Some(Mine { open: Arc::clone(self), number, close, stage: Mutex::new(Stage::Idle) })
+        Some(Mine { open: Arc::clone(self), number, close, stage: Mutex::default() })
     }
 }
 
@@ -217,19 +231,22 @@ impl Mine {
     }
 
     fn begin(&self) {
-        *self.stage() = Stage::Answering;
+        self.stage().answering += 1;
         self.is_idle(false);
     }
 
+    /// An answer will be written, or its last part.
     fn answer(&self) {
-        *self.stage() = Stage::Writing;
+        let mut stage = self.stage();
+        stage.answering -= 1;
+        stage.writes = true;
     }
 
     /// All is written that was to be written. Before an answer that is `100 Continue`, and the request goes on.
     fn written(&self) {
         let mut stage = self.stage();
-        if *stage == Stage::Writing {
-            *stage = Stage::Idle;
+        if *stage == (Stage { answering: 0, writes: true }) {
+            stage.writes = false;
             self.is_idle(true);
         }
     }
@@ -237,6 +254,35 @@ impl Mine {
     fn is_idle(&self, is_idle: bool) {
         if let Some(of) = self.open.lock().all.get_mut(&self.number) {
             of.idle = is_idle.then(Instant::now);
+        }
+    }
+}
+
+/// One request, until the end of its answer is to be written.
+struct OfRequest(Option<Arc<Mine>>);
+
+impl OfRequest {
+    fn begin(mine: Arc<Mine>) -> Self {
+        mine.begin();
+        Self(Some(mine))
+    }
+}
+
+impl Ending for OfRequest {
+    fn handed_over(mut self) {
+        if let Some(mine) = self.0.take() {
+            mine.answer();
+        }
+    }
+}
+
+/// The client has given it up.
+impl Drop for OfRequest {
+    fn drop(&mut self) {
+        if let Some(mine) = self.0.take() {
+            mine.answer();
+            // Perhaps nothing is written any more.
+            mine.written();
         }
     }
 }
@@ -262,7 +308,7 @@ async fn connection(
     mine: Mine,
     mut stopped: watch::Receiver<()>,
 ) {
-    let (held, mine) = (Held::default(), Arc::new(mine));
+    let (held, mine, cut) = (Held::default(), Arc::new(mine), Arc::new(Notify::new()));
     let written = {
         let (held, mine) = (held.clone(), Arc::clone(&mine));
         move || {
@@ -270,52 +316,116 @@ async fn connection(
             mine.written();
         }
     };
+    let mut stream = Stream::new(stream, limits.answer, written);
+    let is_http2 = tokio::select! {
+        known = tokio::time::timeout(limits.head, stream.speaks_http2()) => match known {
+            Ok(Ok(is_http2)) => is_http2,
+            _ => return,
+        },
+        () = mine.close.notified() => return,
+        _ = stopped.changed() => return,
+    };
     let (of_requests, stopping) = (Arc::clone(&mine), stopped.clone());
+    let of_answers = Arc::clone(&cut);
     let answer = service_fn(move |mut request: Request<Incoming>| {
         let (mut app, mine) = (app.clone(), Arc::clone(&of_requests));
-        let mut stopping = stopping.clone();
+        let (mut stopping, cut) = (stopping.clone(), Arc::clone(&of_answers));
+        // Over HTTP/2 each request has its own end, and over HTTP/1 all of it is written before the next one.
+        let held = if is_http2 { Held::default() } else { held.clone() };
         request.extensions_mut().insert(held.clone());
         request.extensions_mut().insert(peer);
-        let reads = request.method().is_safe();
+        let (reads, is_grpc) = (request.method().is_safe(), grpc::is_grpc(request.headers()));
         async move {
-            mine.begin();
+            let of_request = OfRequest::begin(mine);
             let is_over = async {
                 // The other end is dropped when everything stops.
                 let _ = stopping.changed().await;
                 tokio::time::sleep(limits.stop).await;
             };
-            let answer = tokio::select! {
+            let mut answer = tokio::select! {
                 answer = app.call(request) => answer.unwrap_or_else(|never| match never {}),
-                () = is_over => timers::stopping(reads),
+                () = is_over => grpc::told(is_grpc, timers::stopping(reads)),
             };
-            mine.answer();
-            Ok::<_, Infallible>(answer)
+            if !is_http2 {
+                of_request.handed_over();
+                return Ok::<_, Infallible>(answer);
+            }
+            // Of HTTP/1 alone.
+            answer.headers_mut().remove(header::CONNECTION);
+            let is_endless = answer.extensions().get::<Endless>().is_some();
+            let most = (!is_endless).then_some((limits.answer, cut));
+            Ok(answer.map(|body| Body::new(Answer::new(body, of_request, held, most))))
         }
     });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(limits.head)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(Stream::new(stream, limits.answer, written)), answer);
-    let mut connection = pin!(connection);
-    let why = tokio::select! {
-        end = connection.as_mut() => return ended(end),
-        () = mine.close.notified() => End::Idle,
-        () = tokio::time::sleep(limits.connection) => End::Old,
-        // The other end is dropped when everything stops.
-        _ = stopped.changed() => End::Stop,
-    };
-    tracing::debug!(?why, "a connection takes no further request");
-    if matches!(why, End::Idle) && *mine.stage() == Stage::Idle {
-        // It has given up its place, so half a head is not waited for.
-        return;
+    let stream = TokioIo::new(stream);
+    let ends = Ends { limits, mine, cut };
+    if is_http2 {
+        let connection = http2::Builder::new(TokioExecutor::new())
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(STREAMS_MAX)
+            .max_header_list_size(HEAD_BYTES_MAX as u32)
+            .initial_stream_window_size(WINDOW_BYTES.0)
+            .initial_connection_window_size(WINDOW_BYTES.1)
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .serve_connection(stream, answer);
+        ends.meet(connection, |connection| connection.graceful_shutdown(), stopped).await;
+    } else {
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(limits.head)
+            .max_buf_size(HEAD_BYTES_MAX)
+            .serve_connection(stream, answer);
+        ends.meet(connection, |connection| connection.graceful_shutdown(), stopped).await;
     }
-    // Requests in progress still get their responses.
-    connection.as_mut().graceful_shutdown();
-    match tokio::time::timeout(limits.last, connection).await {
-        Ok(end) => ended(end),
-        Err(_) => tracing::debug!("a connection was open for too long"),
+}
+
+/// What ends a connection.
+struct Ends {
+    limits: Limits,
+    mine: Arc<Mine>,
+    /// The client does not take an answer.
+    cut: Arc<Notify>,
+}
+
+impl Ends {
+    /// Serves the connection until it ends. `finish`: has it take no further request, and answer those that are open.
+    async fn meet<C>(
+        self,
+        connection: C,
+        finish: impl FnOnce(Pin<&mut C>),
+        mut stopped: watch::Receiver<()>,
+    ) where
+        C: Future<Output = Result<(), hyper::Error>>,
+    {
+        let mut connection = pin!(connection);
+        let why = tokio::select! {
+            end = connection.as_mut() => return ended(end),
+            () = self.cut.notified() => return is_cut(),
+            () = self.mine.close.notified() => End::Idle,
+            () = tokio::time::sleep(self.limits.connection) => End::Old,
+            // The other end is dropped when everything stops.
+            _ = stopped.changed() => End::Stop,
+        };
+        tracing::debug!(?why, "a connection takes no further request");
+        if matches!(why, End::Idle) && *self.mine.stage() == Stage::default() {
+            // It has given up its place, so half a head is not waited for.
+            return;
+        }
+        // Requests in progress still get their responses.
+        finish(connection.as_mut());
+        tokio::select! {
+            end = tokio::time::timeout(self.limits.last, connection) => match end {
+                Ok(end) => ended(end),
+                Err(_) => tracing::debug!("a connection was open for too long"),
+            },
+            () = self.cut.notified() => is_cut(),
+        }
     }
+}
+
+fn is_cut() {
+    tracing::debug!("a client did not take its answer");
 }
 
 fn ended(end: Result<(), hyper::Error>) {

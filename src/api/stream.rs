@@ -1,17 +1,23 @@
-//! A connection whose client has to read the response that it asked for.
+//! A connection whose client has to read the response that it asked for, and that says which HTTP it speaks.
 
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use axum::body::Bytes;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
+
+/// How a client begins that speaks HTTP/2 without being asked (RFC 9113, 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// See the module. The writer flushes when all of an answer was written, and not before.
 pub(super) struct Stream {
     stream: TcpStream,
+    /// What was read already.
+    first: Bytes,
     most: Duration,
     /// When what waits to be written has waited for too long.
     late: Option<Pin<Box<Sleep>>>,
@@ -25,7 +31,23 @@ impl Stream {
         most: Duration,
         written: impl Fn() + Send + 'static,
     ) -> Self {
-        Self { stream, most, late: None, written: Box::new(written) }
+        Self { stream, first: Bytes::new(), most, late: None, written: Box::new(written) }
+    }
+
+    /// Reads until it is known whether the client speaks HTTP/2.
+    ///
+    /// # Errors
+    /// As the connection has it. Its end is none: who reads on finds it.
+    pub(super) async fn speaks_http2(&mut self) -> io::Result<bool> {
+        let (mut begin, mut read) = ([0; PREFACE.len()], 0);
+        while read < begin.len() && PREFACE.starts_with(&begin[..read]) {
+            match self.stream.read(&mut begin[read..]).await? {
+                0 => break,
+                more => read += more,
+            }
+        }
+        self.first = Bytes::copy_from_slice(&begin[..read]);
+        Ok(begin[..read] == *PREFACE)
     }
 
     fn write(
@@ -52,6 +74,11 @@ impl AsyncRead for Stream {
         context: &mut Context<'_>,
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let most = into.remaining().min(self.first.len());
+            into.put_slice(&self.first.split_to(most));
+            return Poll::Ready(Ok(()));
+        }
         Pin::new(&mut self.stream).poll_read(context, into)
     }
 }

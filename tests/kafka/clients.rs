@@ -157,14 +157,14 @@ pub fn go() -> String {
     })
 }
 
-/// A Python with confluent-kafka, as scripts/test makes it.
+/// A Python with confluent-kafka and grpcio, as scripts/test makes it.
 #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
 #[track_caller]
 pub fn python() -> String {
     std::env::var("WATERCLOCK_TEST_PYTHON").unwrap_or_else(|_| {
         panic!(
-            "WATERCLOCK_TEST_PYTHON is not set: scripts/test sets it to a Python with confluent-kafka; by hand: \
-             python3 -m venv V && V/bin/pip install confluent-kafka && export WATERCLOCK_TEST_PYTHON=V/bin/python"
+            "WATERCLOCK_TEST_PYTHON is not set: scripts/test sets it to a Python with confluent-kafka and grpcio; by hand: \
+             python3 -m venv V && V/bin/pip install confluent-kafka grpcio grpcio-tools && export WATERCLOCK_TEST_PYTHON=V/bin/python"
         )
     })
 }

@@ -5,6 +5,7 @@ mod calls;
 mod commands;
 mod crashes;
 mod forged;
+mod grpc;
 mod limits;
 mod misbehaving;
 mod payloads;

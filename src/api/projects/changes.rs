@@ -3,8 +3,6 @@
 use std::time::Duration;
 
 use axum::Json;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
@@ -12,8 +10,8 @@ use serde::Serialize;
 use super::super::auth::Caller;
 use super::super::problem::Problem;
 use super::super::tasks::Tasks;
+use super::PutError;
 use super::model::Changed;
-use super::{Answered, PutError};
 use crate::engine::task::registry::{Change, read_request};
 
 /// How long Kafka may take to acknowledge a change.
@@ -43,19 +41,23 @@ pub(super) fn with_etag(revision: u64, of: impl Serialize) -> Response {
     answer
 }
 
-/// The change that the body of a PUT asks for, to what has this key.
-pub(super) fn asked_for(key: &str, body: Result<Bytes, BytesRejection>) -> Result<Change, Problem> {
-    let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
-    read_request(key, &body).map_err(|wrongs| Problem::wrong_fields(&wrongs))
+/// The change that these settings ask for, to what has this key.
+pub(super) fn asked_for(key: &str, json: &[u8]) -> Result<Change, Problem> {
+    read_request(key, json).map_err(|wrongs| Problem::wrong_fields(&wrongs))
 }
 
-/// Writes a change, and answers with the revision that it made.
+/// The answer to a change that made this revision.
+pub(super) fn changed(revision: u64) -> Response {
+    with_etag(revision, Changed { revision })
+}
+
+/// Writes a change, and gives back the revision that it made.
 pub(super) async fn write(
     tasks: &Tasks,
     caller: &Caller,
     change: Change,
     revision: Option<u64>,
-) -> Answered {
+) -> Result<u64, Problem> {
     let key = change.key().to_owned();
     let put = tokio::time::timeout(PUT_MAX, tasks.projects.put(change, revision)).await;
     let revision = put.unwrap_or_else(|_| {
@@ -66,5 +68,5 @@ pub(super) async fn write(
         Err(PutError::Unavailable(detail))
     })?;
     tracing::info!(key, revision, by = caller.name, "project, service or target changed");
-    Ok(with_etag(revision, Changed { revision }))
+    Ok(revision)
 }

@@ -7,15 +7,14 @@ use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, StatusCode, Uri};
 use axum::routing::{MethodRouter, post};
 
-use super::super::auth::{Caller, Role};
+use super::super::auth::Caller;
 use super::super::problem::Problem;
 use super::super::tasks::Tasks;
 use super::super::tasks::model::Problem as ProblemBody;
 use super::super::timers::no_such_method;
-use super::changes::{if_match, write};
 use super::model::{Changed, ServiceSettings};
-use super::{Answered, Named, put_any};
-use crate::engine::task::registry::{Change, Service};
+use super::{Action, Answered, act_on, put_any};
+use crate::engine::task::registry::{Change, Registry, Service};
 
 /// What its path answers to.
 pub(super) fn methods() -> MethodRouter<Tasks> {
@@ -76,26 +75,24 @@ pub(in crate::api) async fn delete_service(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    change_service(&tasks, &caller, &headers, &Named::of(&uri, "")?, |_| None).await
+    act_on(&tasks, &caller, &headers, &uri, "", Action::Delete).await
 }
 
-/// Changes what is known of a service, which has to be there, and nothing that another caller changes meanwhile.
-async fn change_service(
-    tasks: &Tasks,
-    caller: &Caller,
-    headers: &HeaderMap,
-    named: &Named<'_>,
-    change: impl FnOnce(Service) -> Option<Service>,
-) -> Answered {
-    let name = named.service.unwrap_or_default();
-    caller.may(Role::Admin)?;
-    caller.may_name(named.project)?;
-    let asked = if_match(headers)?;
-    let registry = tasks.projects.registry()?;
-    let service = registry.service(named.project, name).cloned().ok_or_else(|| no_service(name))?;
-    let revision = asked.unwrap_or(service.revision);
-    let change = Change::of_service(named.project, name, change(service));
-    write(tasks, caller, change, Some(revision)).await
+/// The change that does this to a service, which has to be there, and the revision that it changes.
+pub(super) fn change(
+    registry: &Registry,
+    project: &str,
+    name: &str,
+    action: Action,
+) -> Result<(u64, Change), Problem> {
+    let service = registry.service(project, name).cloned().ok_or_else(|| no_service(name))?;
+    let revision = service.revision;
+    let service = match action {
+        Action::Delete => None,
+        Action::Pause => Some(Service { paused: true, ..service }),
+        Action::Resume => Some(Service { paused: false, ..service }),
+    };
+    Ok((revision, Change::of_service(project, name, service)))
 }
 
 /// What is behind a colon in the path of a service.
@@ -134,9 +131,7 @@ pub(in crate::api) async fn pause_service(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, ":pause")?;
-    let change = |service| Some(Service { paused: true, ..service });
-    change_service(&tasks, &caller, &headers, &named, change).await
+    act_on(&tasks, &caller, &headers, &uri, ":pause", Action::Pause).await
 }
 
 /// Ends the pause of a service.
@@ -161,7 +156,5 @@ pub(in crate::api) async fn resume_service(
     headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, ":resume")?;
-    let change = |service| Some(Service { paused: false, ..service });
-    change_service(&tasks, &caller, &headers, &named, change).await
+    act_on(&tasks, &caller, &headers, &uri, ":resume", Action::Resume).await
 }

@@ -15,7 +15,7 @@ use super::super::tasks::model::Problem as ProblemBody;
 use super::super::timers::no_such_method;
 use super::super::timers::params::Query;
 use super::Answered;
-use super::changes::{asked_for, if_match, with_etag, write};
+use super::changes::{asked_for, changed, if_match, with_etag, write};
 use super::model::{Changed, TargetList, TargetSettings, TargetView};
 use crate::engine::task::registry::{Change, TargetTopic, is_topic};
 
@@ -127,8 +127,9 @@ pub(in crate::api) async fn put_target(
     let topic = named(&uri, "")?;
     permitted(&caller, Role::Admin)?;
     let revision = if_match(&headers)?;
-    let change = asked_for(&format!("target/{topic}"), body)?;
-    write(&tasks, &caller, change, revision).await
+    let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
+    let change = asked_for(&format!("target/{topic}"), &body)?;
+    Ok(changed(write(&tasks, &caller, change, revision).await?))
 }
 
 /// What is behind a colon in the path of a target.
@@ -206,5 +207,5 @@ async fn set_paused(
     let target = tasks.projects.registry()?.target(topic);
     let revision = asked.unwrap_or(target.revision);
     let change = Change::of_target(topic, Some(TargetTopic { paused, ..target }));
-    write(tasks, caller, change, Some(revision)).await
+    Ok(changed(write(tasks, caller, change, Some(revision)).await?))
 }

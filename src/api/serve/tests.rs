@@ -127,6 +127,114 @@ async fn start_slow(limits: Limits) -> SocketAddr {
 
 const LARGE: usize = 16 << 20;
 
+/// Asks over one connection of HTTP/2.
+type Http2 = hyper::client::conn::http2::SendRequest<Body>;
+
+/// A connection of HTTP/2, and when it ends. The client takes so many bytes of one answer ahead.
+async fn http2(address: SocketAddr, window: u32) -> (Http2, JoinHandle<()>) {
+    let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
+    let (sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        // So that an answer that is not taken leaves room for others.
+        .initial_connection_window_size(4 * window)
+        .handshake(stream)
+        .await
+        .unwrap();
+    (sender, tokio::spawn(async { drop(connection.await) }))
+}
+
+/// An answer over HTTP/2, of which nothing was read yet.
+async fn asked(sender: &Http2, path: &str) -> hyper::Result<axum::http::Response<Incoming>> {
+    let request = Request::builder().uri(format!("http://x{path}"));
+    sender.clone().send_request(request.body(Body::empty()).unwrap()).await
+}
+
+async fn text(answer: axum::http::Response<Incoming>) -> String {
+    let bytes = axum::body::to_bytes(Body::new(answer.into_body()), usize::MAX).await.unwrap();
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[tokio::test]
+async fn one_connection_of_http2_has_many_requests_at_once() {
+    let address = start_slow(Limits::new(1_024)).await;
+    let (sender, _connection) = http2(address, 1 << 20).await;
+    let began = Instant::now();
+    let mut asking = JoinSet::new();
+    for _ in 0..50 {
+        let sender = sender.clone();
+        asking.spawn(async move { text(asked(&sender, "/slow").await.unwrap()).await });
+    }
+    while let Some(answer) = asking.join_next().await {
+        assert_eq!(answer.unwrap(), "all of it");
+    }
+    assert!(began.elapsed() < Duration::from_secs(25), "one after the other takes 50 s");
+    // A large answer comes whole, in parts.
+    let large = text(asked(&sender, "/large").await.unwrap()).await;
+    assert!(large.len() == LARGE && large.bytes().all(|byte| byte == b'x'));
+}
+
+#[tokio::test]
+async fn a_client_of_http2_that_does_not_take_an_answer_is_cut() {
+    let limits = Limits { answer: Duration::from_millis(500), ..Limits::new(1_024) };
+    let address = start_slow(limits).await;
+    let (sender, connection) = http2(address, 64 << 10).await;
+    let untaken = asked(&sender, "/large").await.unwrap();
+    let end = tokio::time::timeout(patient(Duration::from_secs(20)), connection).await;
+    assert!(end.is_ok(), "it is open still");
+    drop(untaken);
+    // One that waits for longer than that for its answer, and takes it, is served.
+    let (sender, _connection) = http2(address, 64 << 10).await;
+    assert_eq!(text(asked(&sender, "/slow").await.unwrap()).await, "all of it");
+}
+
+#[tokio::test]
+async fn a_connection_of_http2_gives_way_only_while_it_is_idle() {
+    let address = start_slow(Limits { connections: 1, ..Limits::new(1_024) }).await;
+    let (sender, connection) = http2(address, 64 << 10).await;
+    let large = asked(&sender, "/large").await.unwrap();
+    assert_eq!(text(asked(&sender, "/slow").await.unwrap()).await, "all of it");
+    for _ in 0..3 {
+        let refused = exchange(address, &request("GET", "/slow")).await;
+        assert_eq!(refused, "", "there is no place for it");
+    }
+    assert_eq!(text(large).await.len(), LARGE, "it is cut");
+    // A request that is given up leaves it idle, too.
+    let given_up = tokio::time::timeout(Duration::from_millis(200), asked(&sender, "/slow")).await;
+    assert!(given_up.is_err(), "it takes a second");
+    let after = eventually("there is a place", async || {
+        let after = exchange(address, &request("GET", "/slow")).await;
+        if after.is_empty() { Err("nothing was answered".to_owned()) } else { Ok(after) }
+    })
+    .await;
+    assert!(after.ends_with("all of it"), "{after:?}");
+    let end = tokio::time::timeout(patient(Duration::from_secs(20)), connection).await;
+    assert!(end.is_ok(), "it is open still");
+}
+
+#[tokio::test]
+async fn how_a_client_begins_may_come_in_parts_and_not_too_slowly() {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+    let address = start_slow(Limits::new(1_024)).await;
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    for part in preface.chunks(5) {
+        stream.write_all(part).await.unwrap();
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    // Empty settings, and those of the server.
+    stream.write_all(&[0, 0, 0, 4, 0, 0, 0, 0, 0]).await.unwrap();
+    let mut head = [0; 9];
+    stream.read_exact(&mut head).await.unwrap();
+    assert_eq!((head[3], head[5..].to_vec()), (4, vec![0; 4]), "settings of the connection");
+    let limits = Limits { head: Duration::from_millis(100), ..Limits::new(1_024) };
+    let address = start_slow(limits).await;
+    for begin in ["", "P", "PRI * HTTP/2.0\r\n", "PRI / HTTP/1.1\r\n"] {
+        let slow = exchange(address, begin);
+        let answer = tokio::time::timeout(patient(Duration::from_secs(5)), slow).await;
+        assert!(answer.is_ok_and(|answer| !answer.contains(" 200 ")), "{begin:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_connection_that_is_old_answers_what_it_was_asked_and_takes_no_more() {
     let limits = Limits { connection: Duration::from_millis(300), ..Limits::new(1_024) };

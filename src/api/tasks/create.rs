@@ -17,7 +17,7 @@ use super::{
 use crate::engine::UnixMillis;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
-use crate::engine::task::request::{self, Due, Request, TaskType};
+use crate::engine::task::request::{self, Batch, Due, Request, TaskType};
 use crate::engine::task::spec::{Address, Kind};
 
 /// Says the same as `request_id`.
@@ -88,8 +88,7 @@ pub(in crate::api) async fn batch(
     headers: HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
-    caller.may(Role::Write)?;
-    tasks.desk.in_force()?;
+    may_create(&tasks, &caller)?;
     if headers.contains_key(IDEMPOTENCY_KEY) {
         let detail = "is of one task; give each task of a batch a request_id".to_owned();
         return Err(Problem::wrong_fields(&[Wrong { at: "Idempotency-Key".to_owned(), detail }]));
@@ -97,12 +96,57 @@ pub(in crate::api) async fn batch(
     let body = whole(body)?;
     let batch = request::read_batch(&body, BATCH_BYTES_MAX)
         .map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
+    let each = |created: Result<Created, Problem>| match created {
+        Ok(Created { task_id, trigger_at }) => CreatedEach {
+            status: StatusCode::CREATED.as_u16(),
+            task_id: Some(task_id),
+            trigger_at: Some(trigger_at),
+            problem: None,
+        },
+        Err(problem) => CreatedEach {
+            status: problem.status().as_u16(),
+            task_id: None,
+            trigger_at: None,
+            problem: Some(problem.as_json()),
+        },
+    };
+    let tasks = create_all(&tasks, came, &caller, batch).await?.into_iter().map(each).collect();
+    Ok(json(StatusCode::OK, CreatedBatch { tasks }))
+}
+
+/// Whether this caller may create tasks, here and now.
+pub(in crate::api) fn may_create(tasks: &Tasks, caller: &Caller) -> Result<(), Problem> {
+    caller.may(Role::Write)?;
+    Ok(tasks.desk.in_force()?)
+}
+
+/// Creates one task.
+pub(in crate::api) async fn create(
+    tasks: &Tasks,
+    came: Came,
+    caller: &Caller,
+    request: Request,
+) -> Result<Created, Problem> {
+    let submission = checked(tasks, came, caller, request)?;
+    let created = created(&submission);
+    let told = within(CREATE_MAX, tasks.desk.submit(vec![submission])).await?;
+    told.into_iter().next().unwrap_or_else(|| Err(unsaid()))?;
+    Ok(created)
+}
+
+/// Creates many tasks, each for itself: what became of each, in order.
+pub(in crate::api) async fn create_all(
+    tasks: &Tasks,
+    came: Came,
+    caller: &Caller,
+    batch: Batch,
+) -> Result<Vec<Result<Created, Problem>>, Problem> {
     let mut submissions = Vec::with_capacity(batch.len());
     let checked: Vec<Result<Created, Problem>> = batch
         .into_iter()
         .map(|read| {
             let request = read.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-            let submission = checked(&tasks, came, &caller, request)?;
+            let submission = checked(tasks, came, caller, request)?;
             let created = created(&submission);
             submissions.push(submission);
             Ok(created)
@@ -114,26 +158,11 @@ pub(in crate::api) async fn batch(
     };
     let mut told = told.into_iter();
     let each = |checked: Result<Created, Problem>| {
-        let created = checked.and_then(|created| {
-            told.next().unwrap_or_else(|| Err(unsaid())).map(|()| created).map_err(Problem::from)
-        });
-        match created {
-            Ok(Created { task_id, trigger_at }) => CreatedEach {
-                status: StatusCode::CREATED.as_u16(),
-                task_id: Some(task_id),
-                trigger_at: Some(trigger_at),
-                problem: None,
-            },
-            Err(problem) => {
-                let problem = problem.as_json();
-                let status = problem.get("status").and_then(Value::as_u64).unwrap_or_default();
-                let status = u16::try_from(status).unwrap_or_default();
-                CreatedEach { status, task_id: None, trigger_at: None, problem: Some(problem) }
-            }
-        }
+        let created = checked?;
+        told.next().unwrap_or_else(|| Err(unsaid()))?;
+        Ok(created)
     };
-    let each = checked.into_iter().map(each).collect();
-    Ok(json(StatusCode::OK, CreatedBatch { tasks: each }))
+    Ok(checked.into_iter().map(each).collect())
 }
 
 /// The desk has said nothing of a task that it was given.
@@ -151,8 +180,7 @@ async fn one(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
-    caller.may(Role::Write)?;
-    tasks.desk.in_force()?;
+    may_create(&tasks, caller)?;
     let body = whole(body)?;
     let named = idempotency_key(headers);
     let read = request::read(of, &body, CREATE_BYTES_MAX);
@@ -173,10 +201,7 @@ async fn one(
         }
         request.request_id = Some(named);
     }
-    let submission = checked(&tasks, came, caller, request)?;
-    let created = created(&submission);
-    let told = within(CREATE_MAX, tasks.desk.submit(vec![submission])).await?;
-    told.into_iter().next().unwrap_or_else(|| Err(unsaid()))?;
+    let created = create(&tasks, came, caller, request).await?;
     let location = HeaderValue::try_from(format!("/v1/tasks/{}", created.task_id));
     let mut answer = json(StatusCode::CREATED, created);
     if let Ok(location) = location {

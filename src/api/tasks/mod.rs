@@ -28,7 +28,7 @@ use url::Url;
 
 use super::auth::{Access, Caller};
 use super::gate::Kind;
-use super::guard::{self, Rules};
+use super::guard::{self, Form, Rules};
 use super::problem::Problem;
 use super::projects::Projects;
 use super::serve::Front;
@@ -41,7 +41,7 @@ pub use quota::Quotas;
 /// Bytes of a request for one task: a body of 1 MiB in base64 takes 1.4 MiB.
 const CREATE_BYTES_MAX: usize = 2 << 20;
 /// Bytes of a batch.
-const BATCH_BYTES_MAX: usize = 4 << 20;
+pub(super) const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of what is about one task or project and brings no payload.
 const SMALL_BYTES_MAX: usize = 128 << 10;
 /// How long Kafka may take to acknowledge creates.
@@ -222,7 +222,7 @@ pub(super) async fn no_such_task_method(method: Method, uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
-const RULES: Rules = Rules { kind, bytes_max, is_bodyless, caller };
+const RULES: Rules = Rules { kind, bytes_max, form: Form::Json, is_bodyless, caller };
 
 fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
     access.of_tasks(request)
@@ -239,7 +239,7 @@ fn kind(method: &Method, path: &str) -> Kind {
     }
 }
 
-const fn bytes_max(kind: Kind) -> usize {
+pub(super) const fn bytes_max(kind: Kind) -> usize {
     match kind {
         Kind::Create => CREATE_BYTES_MAX,
         Kind::Large => BATCH_BYTES_MAX,

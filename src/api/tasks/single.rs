@@ -1,5 +1,7 @@
 //! Tasks by id, and in lists.
 
+use std::time::Duration;
+
 use axum::Extension;
 use axum::extract::State;
 use axum::http::{Method, StatusCode, Uri};
@@ -17,9 +19,9 @@ const TASKS: &str = "/v1/tasks/";
 /// Ends the path of a retry.
 const RETRY: &str = ":retry";
 /// Tasks on a page, if nothing is said.
-const LIMIT: usize = 100;
+pub(in crate::api) const LIMIT: usize = 100;
 /// The most.
-const LIMIT_MAX: usize = 1_000;
+pub(in crate::api) const LIMIT_MAX: usize = 1_000;
 
 /// There is no such task, as far as this caller may know.
 pub(in crate::api) fn nobody() -> Problem {
@@ -68,12 +70,22 @@ pub(in crate::api) async fn get(
             return Err(Problem::bad("wrong_type", "query.payload", detail));
         }
     };
+    Ok(json(StatusCode::OK, look(&tasks, &caller, &id, with_payload).await?))
+}
+
+/// A task with its attempts, and with its payload where that is asked for.
+pub(in crate::api) async fn look(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+    with_payload: bool,
+) -> Result<TaskView, Problem> {
     tasks.desk.in_force()?;
-    let mut task = seen(&tasks, &caller, &id).await?;
+    let mut task = seen(tasks, caller, id).await?;
     if with_payload {
-        task.payload = within(LIST_MAX, tasks.desk.payload(&id)).await??;
+        task.payload = within(LIST_MAX, tasks.desk.payload(id)).await??;
     }
-    Ok(json(StatusCode::OK, task))
+    Ok(task)
 }
 
 /// Lists tasks in the order of their due times, without their attempts.
@@ -102,15 +114,9 @@ pub(in crate::api) async fn list(
 ) -> Answered {
     const KNOWN: [&str; 7] = ["project", "group", "status", "type", "due_before", "limit", "page"];
     let mut query = Query::read(uri.query(), &KNOWN)?;
-    let projects = match word(&mut query, "project")? {
-        Some(project) => {
-            caller.may_name(&project)?;
-            Some([project].into())
-        }
-        None => caller.projects().cloned(),
-    };
+    let project = word(&mut query, "project")?;
     let filter = TaskFilter {
-        projects,
+        projects: None,
         group: word(&mut query, "group")?,
         status: query.text("status")?.map(|text| status(&text)).transpose()?,
         task_type: query.text("type")?.map(task_type).transpose()?,
@@ -121,9 +127,25 @@ pub(in crate::api) async fn list(
         page: query.text("page")?,
         limit: query.text("limit")?.map_or(Ok(LIMIT), |text| limit(&text))?,
     };
+    Ok(json(StatusCode::OK, page(&tasks, &caller, project, filter).await?))
+}
+
+/// A page of the tasks of this project, or of all that the caller may know of.
+pub(in crate::api) async fn page(
+    tasks: &Tasks,
+    caller: &Caller,
+    project: Option<String>,
+    filter: TaskFilter,
+) -> Result<TaskPage, Problem> {
+    let projects = match project {
+        Some(project) => {
+            caller.may_name(&project)?;
+            Some([project].into())
+        }
+        None => caller.projects().cloned(),
+    };
     tasks.desk.in_force()?;
-    let page: TaskPage = within(LIST_MAX, tasks.desk.list(&filter)).await??;
-    Ok(json(StatusCode::OK, page))
+    Ok(within(LIST_MAX, tasks.desk.list(&TaskFilter { projects, ..filter })).await??)
 }
 
 /// A name of a project or a group.
@@ -185,24 +207,33 @@ pub(in crate::api) async fn cancel(
     let id = id_of(&uri, "")?;
     let mut query = Query::read(uri.query(), &["wait"])?;
     let wait = single::wait(query.text("wait")?, "query.wait")?;
+    let answer = stop(&tasks, &caller, &id, wait).await?;
+    let is_pending = answer.outcome == CancelOutcome::Pending;
+    Ok(json(if is_pending { StatusCode::ACCEPTED } else { StatusCode::OK }, answer))
+}
+
+/// Cancels a task, and waits so long for what becomes of that.
+pub(in crate::api) async fn stop(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+    wait: Duration,
+) -> Result<CancelAnswer, Problem> {
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
     if caller.projects().is_some() {
-        seen(&tasks, &caller, &id).await?;
+        seen(tasks, caller, id).await?;
     }
-    let answer = within(wait + GRACE, tasks.desk.cancel(&id, wait)).await;
-    let answer = match answer {
-        Ok(answer) => answer?,
+    match within(wait + GRACE, tasks.desk.cancel(id, wait)).await {
+        Ok(answer) => Ok(answer?),
         // Written or not, to ask again is safe.
-        Err(Failure::Unknown(_)) => CancelAnswer {
+        Err(Failure::Unknown(_)) => Ok(CancelAnswer {
             task_id: id.to_string(),
             outcome: CancelOutcome::Pending,
             again: Some(format!("{TASKS}{id}")),
-        },
-        Err(failure) => return Err(failure.into()),
-    };
-    let is_pending = answer.outcome == CancelOutcome::Pending;
-    Ok(json(if is_pending { StatusCode::ACCEPTED } else { StatusCode::OK }, answer))
+        }),
+        Err(failure) => Err(failure.into()),
+    }
 }
 
 /// What is behind a colon in the path of one task.
@@ -237,11 +268,19 @@ pub(in crate::api) async fn retry(
 ) -> Answered {
     let id = id_of(&uri, RETRY)?;
     Query::read(uri.query(), &[])?;
+    Ok(json(StatusCode::OK, again(&tasks, &caller, &id).await?))
+}
+
+/// Makes a task due now; gives it back as it is then.
+pub(in crate::api) async fn again(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+) -> Result<TaskView, Problem> {
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
     if caller.projects().is_some() {
-        seen(&tasks, &caller, &id).await?;
+        seen(tasks, caller, id).await?;
     }
-    let task: TaskView = within(LIST_MAX, tasks.desk.retry(&id)).await??;
-    Ok(json(StatusCode::OK, task))
+    Ok(within(LIST_MAX, tasks.desk.retry(id)).await??)
 }

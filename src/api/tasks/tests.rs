@@ -34,9 +34,9 @@ pub(in crate::api) struct World {
     cancelled: Vec<String>,
     retried: Vec<String>,
     /// What a cancel becomes; `None`: it hangs.
-    outcome: Option<CancelOutcome>,
+    pub(in crate::api) outcome: Option<CancelOutcome>,
     /// The filter of the last list.
-    filter: Option<TaskFilter>,
+    pub(in crate::api) filter: Option<TaskFilter>,
     /// Why everything fails.
     pub(in crate::api) failure: Option<Failure>,
     not_in_force: Option<Failure>,
@@ -151,7 +151,7 @@ impl Projects for Fake {
 pub(in crate::api) struct Api {
     world: Arc<Fake>,
     pub(in crate::api) access: Arc<Access>,
-    router: Router,
+    pub(in crate::api) router: Router,
 }
 
 /// What was answered.
@@ -247,7 +247,7 @@ impl Api {
         self.ask("", "POST", "/v1/tasks/http", &call(more)).await
     }
 
-    fn put_task(&self, id: &str, project: &str) {
+    pub(in crate::api) fn put_task(&self, id: &str, project: &str) {
         self.world().tasks.insert(id.to_owned(), task(id, project));
     }
 }
@@ -262,7 +262,7 @@ fn call(more: &Value) -> Value {
     task
 }
 
-fn task(id: &str, project: &str) -> TaskView {
+pub(in crate::api) fn task(id: &str, project: &str) -> TaskView {
     TaskView {
         task_id: id.to_owned(),
         task_type: "http".to_owned(),

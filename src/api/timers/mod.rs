@@ -38,7 +38,7 @@ use axum::routing::{get, post};
 
 use super::auth::{Access, Caller, Role};
 use super::gate::{Gate, Held, Kind, Who};
-use super::guard::{self, Rules};
+use super::guard::{self, Form, Rules};
 use super::problem::Problem;
 use super::serve::Front;
 use deadline::Deadline;
@@ -55,9 +55,9 @@ const PEER_BYTES_MAX: usize = 4 << 20;
 /// Seals of changes that are remembered at once: each for a few seconds, as long as its caller waits.
 const SEALS_MAX: usize = 100_000;
 /// How long a caller waits for the outcome of a command by default.
-const WAIT_MS: u64 = 5_000;
+pub(super) const WAIT_MS: u64 = 5_000;
 /// The longest wait that it may set.
-const WAIT_MS_MAX: u64 = 60_000;
+pub(super) const WAIT_MS_MAX: u64 = 60_000;
 /// Names in one batch.
 const BATCH_MAX: usize = 1_000;
 /// Names shown where a key is missing.
@@ -68,11 +68,11 @@ const BATCH_GET: &str = "/v1/timers:batchGet";
 type Answered = Result<Response, Problem>;
 
 /// The answer to a request for which there is no time left, since this instance stops; `reads`: it changes nothing.
-pub(super) fn stopping(reads: bool) -> Response {
-    Problem::from(peer::stopping(reads)).into_response()
+pub(super) fn stopping(reads: bool) -> Problem {
+    peer::stopping(reads).into()
 }
 
-const RULES: Rules = Rules { kind, bytes_max, is_bodyless: |_| false, caller };
+const RULES: Rules = Rules { kind, bytes_max, form: Form::Json, is_bodyless: |_| false, caller };
 
 fn kind(method: &Method, path: &str) -> Kind {
     let is_single = path.starts_with(single::TIMERS);

@@ -56,6 +56,17 @@ pub enum Due {
     In(Millis),
 }
 
+/// What a task sends, where it does not stand in the JSON of its request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Payload {
+    /// The key of the record; Kafka tasks only.
+    pub key: Option<Vec<u8>>,
+    /// The body of the call, or the value of the record.
+    pub value: Option<Vec<u8>>,
+    /// Headers of the record; Kafka tasks only. Those of a call stand in the specification.
+    pub headers: Vec<Header>,
+}
+
 /// A header of a record.
 pub type Header = (String, Option<Vec<u8>>);
 
@@ -91,7 +102,21 @@ const KAFKA: [&str; 5] = ["key", "key_b64", "value", "value_b64", "headers"];
 pub fn read(of: TaskType, json: &[u8], max: usize) -> Result<Request, Vec<Wrong>> {
     let mut wrongs = Wrongs::default();
     let map = document(DOCUMENT, json, max, &mut wrongs);
-    let request = map.and_then(|map| one(Some(of), map, &mut wrongs));
+    let request = map.and_then(|map| one(Some(of), map, None, &mut wrongs));
+    sound(request, wrongs)
+}
+
+/// Reads one request whose payload did not come as JSON, but beside these fields.
+///
+/// # Errors
+/// Every field that is wrong, at least one.
+pub fn read_beside(
+    of: TaskType,
+    fields: Map<String, Value>,
+    payload: Payload,
+) -> Result<Request, Vec<Wrong>> {
+    let mut wrongs = Wrongs::default();
+    let request = one(Some(of), fields, Some(payload), &mut wrongs);
     sound(request, wrongs)
 }
 
@@ -141,7 +166,7 @@ pub fn read_batch(json: &[u8], max: usize) -> Result<Batch, Vec<Wrong>> {
     let read = |task: Value| {
         let mut wrongs = Wrongs::default();
         let request = match task {
-            Value::Object(map) => one(None, map, &mut wrongs),
+            Value::Object(map) => one(None, map, None, &mut wrongs),
             other => {
                 wrongs.add(DOCUMENT, wanted(&other, "a JSON object"));
                 None
@@ -159,8 +184,13 @@ fn sound<T>(read: Option<T>, wrongs: Wrongs) -> Result<T, Vec<Wrong>> {
     }
 }
 
-/// Reads one request; `of`: its path says which type it is.
-fn one(of: Option<TaskType>, mut map: Map<String, Value>, wrongs: &mut Wrongs) -> Option<Request> {
+/// Reads one request; `of`: its path says which type it is. `beside`: its payload, if that does not stand among the fields.
+fn one(
+    of: Option<TaskType>,
+    mut map: Map<String, Value>,
+    beside: Option<Payload>,
+    wrongs: &mut Wrongs,
+) -> Option<Request> {
     if let Some(of) = of {
         let given = map.entry("type").or_insert_with(|| of.as_str().into());
         if given != of.as_str() {
@@ -223,12 +253,14 @@ fn one(of: Option<TaskType>, mut map: Map<String, Value>, wrongs: &mut Wrongs) -
         );
     }
     let request_id = fields.read("request_id", wrongs, request_id);
-    let (key, value, headers) = if is_kafka {
-        let key = either(&fields, "key", KEY_MAX, wrongs);
-        let value = either(&fields, "value", BODY_MAX, wrongs);
-        (key, value, record_headers(&fields, wrongs))
-    } else {
-        (None, either(&fields, "body", BODY_MAX, wrongs), Vec::new())
+    let Payload { key, value, headers } = match beside {
+        Some(payload) => bounded(payload, if is_kafka { "value" } else { "body" }, wrongs),
+        None if is_kafka => Payload {
+            key: either(&fields, "key", KEY_MAX, wrongs),
+            value: either(&fields, "value", BODY_MAX, wrongs),
+            headers: record_headers(&fields, wrongs),
+        },
+        None => Payload { value: either(&fields, "body", BODY_MAX, wrongs), ..Payload::default() },
     };
     Some(Request { spec: spec?, due: due?, expires, request_id, key, value, headers })
 }
@@ -287,6 +319,35 @@ fn either(fields: &Fields<'_>, name: &str, max: usize, wrongs: &mut Wrongs) -> O
     plain.or(other)
 }
 
+/// A payload within its bounds; `value`: what its value is called.
+fn bounded(payload: Payload, value: &str, wrongs: &mut Wrongs) -> Payload {
+    for (name, bytes, max) in [("key", &payload.key, KEY_MAX), (value, &payload.value, BODY_MAX)] {
+        if let Some(bytes) = bytes.as_ref().filter(|bytes| bytes.len() > max) {
+            wrongs.add(name, format!("has {} bytes; want at most {max}", bytes.len()));
+        }
+    }
+    if payload.headers.len() > HEADERS_MAX {
+        let detail = format!("has {} headers; want at most {HEADERS_MAX}", payload.headers.len());
+        wrongs.add("headers", detail);
+    }
+    for (index, (name, _)) in payload.headers.iter().enumerate() {
+        if let Err(detail) = header_name(&Value::from(name.as_str())) {
+            wrongs.add(item("headers", index), detail);
+        }
+    }
+    small_headers(&payload.headers, wrongs);
+    payload
+}
+
+/// Refuses headers that have too many bytes together.
+fn small_headers(headers: &[Header], wrongs: &mut Wrongs) {
+    let all = headers.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len));
+    let all: usize = all.sum();
+    if all > HEADERS_BYTES_MAX {
+        wrongs.add("headers", format!("has {all} bytes; want at most {HEADERS_BYTES_MAX}"));
+    }
+}
+
 /// The headers of a record: an object, or a list of pairs where a name is there twice.
 fn record_headers(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Vec<Header> {
     let pairs: Vec<(String, &Value, &Value)>;
@@ -335,11 +396,7 @@ fn record_headers(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Vec<Header> {
             }
         }
     }
-    let all = headers.iter().map(|(name, value)| name.len() + value.as_ref().map_or(0, Vec::len));
-    let all: usize = all.sum();
-    if all > HEADERS_BYTES_MAX {
-        wrongs.add("headers", format!("has {all} bytes; want at most {HEADERS_BYTES_MAX}"));
-    }
+    small_headers(&headers, wrongs);
     headers
 }
 

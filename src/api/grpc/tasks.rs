@@ -1,0 +1,200 @@
+//! `waterclock.v1.Tasks`.
+
+use std::time::Duration;
+
+use tonic::{Request, Response, Status};
+use waterclock_proto::v1;
+use waterclock_proto::v1::new_task::Task as New;
+
+use super::super::problem::Problem;
+use super::super::tasks::model::{Created, TaskFilter};
+use super::super::tasks::{self, create, single};
+use super::super::timers::{WAIT_MS, WAIT_MS_MAX};
+use super::convert::{self, Fields, Span};
+use super::{asked_by, of_problem, status};
+use crate::engine::UnixMillis;
+use crate::engine::task::Wrong;
+use crate::engine::task::id::TaskId;
+use crate::engine::task::registry::is_name;
+use crate::engine::task::request::{self, BATCH_MAX, TaskType};
+
+/// See the module.
+pub(super) struct Service(pub(super) tasks::Tasks);
+
+type Answered<T> = Result<Response<T>, Status>;
+
+fn told(problem: Problem) -> Status {
+    of_problem(&problem)
+}
+
+/// Some fields are wrong.
+fn wrong(at: &str, detail: impl Into<String>) -> Status {
+    let wrong = Wrong { at: at.to_owned(), detail: detail.into() };
+    of_problem(&Problem::wrong_fields(&[wrong]))
+}
+
+fn read(of: TaskType, (fields, payload): Fields) -> Result<request::Request, Vec<Wrong>> {
+    request::read_beside(of, fields, payload)
+}
+
+fn id_of(text: &str) -> Result<TaskId, Status> {
+    TaskId::parse(text).map_err(|error| wrong("task_id", error.to_string()))
+}
+
+/// A length of time that is waited for, from nothing to a minute.
+fn wait(span: Option<Span>) -> Result<Duration, Status> {
+    let Some(span) = span else { return Ok(Duration::from_millis(WAIT_MS)) };
+    let most = Duration::from_millis(WAIT_MS_MAX);
+    let wait = Duration::try_from(span).ok().filter(|wait| *wait <= most);
+    wait.ok_or_else(|| wrong("wait", format!("want 0 to {} s", most.as_secs())))
+}
+
+/// A name to look for; `None`: any.
+fn name(at: &str, text: String) -> Result<Option<String>, Status> {
+    if text.is_empty() || is_name(&text) {
+        return Ok(Some(text).filter(|text| !text.is_empty()));
+    }
+    Err(wrong(at, format!("{text:?} is no name; want 1 to 64 of a-z 0-9 . _ -, not . or ..")))
+}
+
+fn created(of: Created) -> v1::CreateTaskResponse {
+    let trigger_at = i64::try_from(of.trigger_at).unwrap_or(i64::MAX);
+    v1::CreateTaskResponse { task_id: of.task_id, trigger_at }
+}
+
+fn batch_created(of: Result<Created, Problem>) -> v1::BatchCreated {
+    match of.map(created) {
+        Ok(v1::CreateTaskResponse { task_id, trigger_at }) => {
+            v1::BatchCreated { task_id, trigger_at, problem: None }
+        }
+        Err(problem) => {
+            let errors = problem.wrong_fields_named().into_iter();
+            let errors = errors
+                .map(|(at, description)| v1::WrongField { field: status::field(&at), description });
+            let problem = v1::Problem {
+                grpc_code: status::code_of(&problem) as i32,
+                code: problem.code().to_owned(),
+                detail: problem.detail().to_owned(),
+                errors: errors.collect(),
+            };
+            v1::BatchCreated { problem: Some(problem), ..v1::BatchCreated::default() }
+        }
+    }
+}
+
+impl Service {
+    /// `fields`: reads them once it is known that the caller may create tasks.
+    async fn create<T>(
+        &self,
+        of: TaskType,
+        request: Request<T>,
+        fields: impl FnOnce(T) -> Fields,
+    ) -> Answered<v1::CreateTaskResponse> {
+        let (caller, came) = asked_by(&request)?;
+        create::may_create(&self.0, &caller).map_err(told)?;
+        let read = read(of, fields(request.into_inner()));
+        let request = read.map_err(|wrongs| of_problem(&Problem::wrong_fields(&wrongs)))?;
+        let task = create::create(&self.0, came, &caller, request).await.map_err(told)?;
+        Ok(Response::new(created(task)))
+    }
+}
+
+#[tonic::async_trait]
+impl v1::tasks_server::Tasks for Service {
+    async fn create_http_task(
+        &self,
+        request: Request<v1::CreateHttpTaskRequest>,
+    ) -> Answered<v1::CreateTaskResponse> {
+        self.create(TaskType::Http, request, convert::http).await
+    }
+
+    async fn create_kafka_task(
+        &self,
+        request: Request<v1::CreateKafkaTaskRequest>,
+    ) -> Answered<v1::CreateTaskResponse> {
+        self.create(TaskType::Kafka, request, convert::kafka).await
+    }
+
+    async fn batch_create_tasks(
+        &self,
+        request: Request<v1::BatchCreateTasksRequest>,
+    ) -> Answered<v1::BatchCreateTasksResponse> {
+        let (caller, came) = asked_by(&request)?;
+        create::may_create(&self.0, &caller).map_err(told)?;
+        let tasks = request.into_inner().tasks;
+        if !(1..=BATCH_MAX).contains(&tasks.len()) {
+            return Err(wrong(
+                "tasks",
+                format!("has {} tasks; want 1 to {BATCH_MAX}", tasks.len()),
+            ));
+        }
+        let read = |task: v1::NewTask| match task.task {
+            Some(New::Http(task)) => read(TaskType::Http, convert::http(task)),
+            Some(New::Kafka(task)) => read(TaskType::Kafka, convert::kafka(task)),
+            None => {
+                let detail = "is missing; want one of http and kafka".to_owned();
+                Err(vec![Wrong { at: "task".to_owned(), detail }])
+            }
+        };
+        let batch = tasks.into_iter().map(read).collect();
+        let tasks = create::create_all(&self.0, came, &caller, batch).await.map_err(told)?;
+        let tasks = tasks.into_iter().map(batch_created).collect();
+        Ok(Response::new(v1::BatchCreateTasksResponse { tasks }))
+    }
+
+    async fn get_task(&self, request: Request<v1::GetTaskRequest>) -> Answered<v1::Task> {
+        let (caller, _) = asked_by(&request)?;
+        let v1::GetTaskRequest { task_id, payload } = request.into_inner();
+        let task = single::look(&self.0, &caller, &id_of(&task_id)?, payload).await;
+        Ok(Response::new(convert::task(task.map_err(told)?)))
+    }
+
+    async fn list_tasks(
+        &self,
+        request: Request<v1::ListTasksRequest>,
+    ) -> Answered<v1::ListTasksResponse> {
+        let (caller, _) = asked_by(&request)?;
+        let asked = request.into_inner();
+        let limit = match usize::try_from(asked.limit) {
+            Ok(0) => single::LIMIT,
+            Ok(limit) if limit <= single::LIMIT_MAX => limit,
+            _ => return Err(wrong("limit", format!("want 1 to {}", single::LIMIT_MAX))),
+        };
+        let due_before = u64::try_from(asked.due_before);
+        let due_before = due_before.map_err(|_| wrong("due_before", "want epoch milliseconds"))?;
+        let project = name("project", asked.project)?;
+        let filter = TaskFilter {
+            projects: None,
+            group: name("group", asked.group)?,
+            status: convert::wanted_status(asked.status).map_err(|why| wrong("status", why))?,
+            task_type: convert::wanted_type(asked.r#type).map_err(|why| wrong("type", why))?,
+            due_before: Some(due_before).filter(|at| *at != 0).map(UnixMillis),
+            page: Some(asked.page).filter(|page| !page.is_empty()),
+            limit,
+        };
+        let page = single::page(&self.0, &caller, project, filter).await.map_err(told)?;
+        let tasks = page.tasks.into_iter().map(convert::task).collect();
+        let next = page.next.unwrap_or_default();
+        Ok(Response::new(v1::ListTasksResponse { tasks, next }))
+    }
+
+    async fn cancel_task(
+        &self,
+        request: Request<v1::CancelTaskRequest>,
+    ) -> Answered<v1::CancelTaskResponse> {
+        let (caller, _) = asked_by(&request)?;
+        let asked = request.into_inner();
+        let wait = wait(asked.wait)?;
+        let answer = single::stop(&self.0, &caller, &id_of(&asked.task_id)?, wait).await;
+        let answer = answer.map_err(told)?;
+        let outcome = convert::outcome(answer.outcome).into();
+        Ok(Response::new(v1::CancelTaskResponse { task_id: answer.task_id, outcome }))
+    }
+
+    async fn retry_task(&self, request: Request<v1::RetryTaskRequest>) -> Answered<v1::Task> {
+        let (caller, _) = asked_by(&request)?;
+        let id = id_of(&request.into_inner().task_id)?;
+        let task = single::again(&self.0, &caller, &id).await.map_err(told)?;
+        Ok(Response::new(convert::task(task)))
+    }
+}

@@ -1,0 +1,581 @@
+//! The gRPC room behind the real router, with a desk in memory. What it does is compared with what HTTP does.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use axum::http::{HeaderValue, Uri, header};
+use serde_json::{Value, json};
+use tonic::{Code, Status};
+use tonic_types::StatusExt as _;
+use waterclock_proto::v1::projects_client::ProjectsClient;
+use waterclock_proto::v1::tasks_client::TasksClient;
+use waterclock_proto::v1::{self, header::Content, new_task};
+
+use super::super::auth::Peer;
+use super::super::tasks::Failure;
+use super::super::tasks::model::CancelOutcome;
+use super::super::tasks::tests::{Api, NOW, task};
+use super::convert::Span;
+
+/// What a client speaks to: the router, from this machine.
+#[derive(Clone)]
+struct Channel {
+    router: Router,
+    token: String,
+}
+
+impl tower_service::Service<axum::http::Request<tonic::body::Body>> for Channel {
+    type Response = axum::http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: axum::http::Request<tonic::body::Body>) -> Self::Future {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(Peer(IpAddr::V4(Ipv4Addr::LOCALHOST)));
+        if !self.token.is_empty() {
+            let bearer = HeaderValue::try_from(format!("Bearer {}", self.token)).expect("text");
+            request.headers_mut().insert(header::AUTHORIZATION, bearer);
+        }
+        let mut router = self.router.clone();
+        Box::pin(async move { router.call(request).await })
+    }
+}
+
+fn channel(api: &Api, token: &str) -> Channel {
+    Channel { router: api.router.clone(), token: token.to_owned() }
+}
+
+fn tasks(api: &Api, token: &str) -> TasksClient<Channel> {
+    TasksClient::with_origin(channel(api, token), Uri::from_static("http://localhost"))
+}
+
+fn projects(api: &Api, token: &str) -> ProjectsClient<Channel> {
+    ProjectsClient::with_origin(channel(api, token), Uri::from_static("http://localhost"))
+}
+
+fn span(seconds: i64, nanos: i32) -> Option<Span> {
+    Some(Span { seconds, nanos })
+}
+
+fn header(name: &str, value: &str) -> v1::Header {
+    v1::Header { name: name.to_owned(), content: Some(Content::Value(value.to_owned())) }
+}
+
+/// The least that a call needs.
+fn call() -> v1::CreateHttpTaskRequest {
+    v1::CreateHttpTaskRequest {
+        trigger_at: NOW as i64 + 1_000,
+        url: "https://shop.example/expire".to_owned(),
+        project: "shop".to_owned(),
+        group: "orders".to_owned(),
+        ..v1::CreateHttpTaskRequest::default()
+    }
+}
+
+/// The least that a record needs.
+fn record() -> v1::CreateKafkaTaskRequest {
+    v1::CreateKafkaTaskRequest {
+        topic: "orders.late".to_owned(),
+        project: "shop".to_owned(),
+        group: "orders".to_owned(),
+        options: Some(v1::Options { delay: span(900, 0), ..v1::Options::default() }),
+        ..v1::CreateKafkaTaskRequest::default()
+    }
+}
+
+/// A task of a batch.
+fn new(task: new_task::Task) -> v1::NewTask {
+    v1::NewTask { task: Some(task) }
+}
+
+fn reason(status: &Status) -> String {
+    status.get_details_error_info().map(|info| info.reason).unwrap_or_default()
+}
+
+fn fields(status: &Status) -> Vec<String> {
+    let wrong = status.get_details_bad_request().map(|of| of.field_violations).unwrap_or_default();
+    wrong.into_iter().map(|of| of.field).collect()
+}
+
+#[tokio::test]
+async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
+    let api = Api::new();
+    let mut client = tasks(&api, "");
+    let everything = v1::CreateHttpTaskRequest {
+        trigger_at: 0,
+        url: String::new(),
+        method: "PUT".to_owned(),
+        headers: vec![header("x-a", "b"), header("x-a", "c")],
+        body: b"{}".to_vec(),
+        request_id: "o-17".to_owned(),
+        expect: "2xx,404".to_owned(),
+        path: "/expire".to_owned(),
+        retry: Some(v1::RetryInfo {
+            count: 3,
+            interval_exact: span(1, 500_000_000),
+            backoff: v1::Backoff::Exponential.into(),
+            max_interval: span(60, 0),
+            jitter: Some(0.25),
+            ..v1::RetryInfo::default()
+        }),
+        options: Some(v1::Options {
+            delay: span(2, 250_000_000),
+            poll: Some(v1::Poll { interval: span(10, 0), rounds: 9 }),
+            expires_at: NOW as i64 + 60_000,
+            timeout: span(7, 0),
+            named_service: "billing".to_owned(),
+        }),
+        ..call()
+    };
+    let same = json!({
+        "project": "shop", "group": "orders", "delay": "2250ms", "service": "billing", "path": "/expire", "method": "PUT",
+        "headers": [["x-a", "b"], ["x-a", "c"]], "body": "{}", "request_id": "o-17", "expect": "2xx,404", "timeout": 7,
+        "retry": {"count": 3, "interval": "1500ms", "backoff": "exponential", "max_interval": "1m", "jitter": 0.25},
+        "poll": {"interval": "10s", "rounds": 9}, "expires_at": NOW + 60_000,
+    });
+    let least = v1::CreateHttpTaskRequest { request_id: "least".to_owned(), ..call() };
+    let same_least = json!({
+        "project": "shop", "group": "orders", "trigger_at": NOW + 1_000, "url": "https://shop.example/expire", "request_id": "least",
+    });
+    let retried = v1::RetryInfo { count: 1, interval: 5, ..v1::RetryInfo::default() };
+    let retried = v1::CreateHttpTaskRequest { retry: Some(retried), ..least.clone() };
+    let mut same_retried = same_least.clone();
+    same_retried["retry"] = json!({"count": 1, "interval": 5});
+    for (over_grpc, over_http) in [(everything, same), (least, same_least), (retried, same_retried)]
+    {
+        let told = client.create_http_task(over_grpc).await.expect("created").into_inner();
+        let http = api.ask("", "POST", "/v1/tasks/http", &over_http).await;
+        assert_eq!(http.status, 201, "{http:?}");
+        assert_eq!(
+            (json!(told.task_id), json!(told.trigger_at)),
+            (http.json["task_id"].clone(), http.json["trigger_at"].clone())
+        );
+        let submitted: Vec<_> = api.world().submitted.drain(..).collect();
+        assert_eq!(submitted[0], submitted[1]);
+    }
+    let everything = v1::CreateKafkaTaskRequest {
+        key: Some(b"k".to_vec()),
+        value: Some(b"v".to_vec()),
+        partition: Some(3),
+        headers: vec![header("a", "b")],
+        request_id: "o-18".to_owned(),
+        ..record()
+    };
+    let same = json!({
+        "project": "shop", "group": "orders", "delay": "15m", "topic": "orders.late", "partition": 3, "key": "k", "value": "v",
+        "headers": {"a": "b"}, "request_id": "o-18",
+    });
+    client.create_kafka_task(everything.clone()).await.expect("created");
+    assert_eq!(api.ask("", "POST", "/v1/tasks/kafka", &same).await.status, 201);
+    let submitted: Vec<_> = api.world().submitted.drain(..).collect();
+    assert_eq!(submitted[0], submitted[1]);
+    // What JSON cannot say: bytes in a header, and a header without a value. And no value is a tombstone, which an empty one is not.
+    let bytes = v1::Header { name: "a".to_owned(), content: Some(Content::ValueBytes(vec![0xff])) };
+    let none = v1::Header { name: "a".to_owned(), content: None };
+    let headers = vec![bytes, none];
+    for (value, key) in [(None, None), (Some(Vec::new()), Some(vec![0xff]))] {
+        let task = v1::CreateKafkaTaskRequest {
+            value: value.clone(),
+            key: key.clone(),
+            headers: headers.clone(),
+            ..everything.clone()
+        };
+        client.create_kafka_task(task).await.expect("created");
+        let submitted = api.world().submitted.pop().expect("one");
+        assert_eq!((submitted.value, submitted.key), (value, key));
+        let seen = [("a".to_owned(), Some(vec![0xff])), ("a".to_owned(), None)];
+        assert_eq!(submitted.headers, seen);
+    }
+}
+
+#[tokio::test]
+async fn what_is_wrong_is_named_as_the_messages_have_it_and_nothing_is_created() {
+    let api = Api::new();
+    let mut client = tasks(&api, "");
+    let options = |options| v1::CreateHttpTaskRequest { options: Some(options), ..call() };
+    let retry = |retry| v1::CreateHttpTaskRequest { retry: Some(retry), ..call() };
+    let headers = |headers| v1::CreateHttpTaskRequest { headers, ..call() };
+    let bytes = v1::Header { name: "a".to_owned(), content: Some(Content::ValueBytes(vec![1])) };
+    let of = v1::Options::default;
+    #[rustfmt::skip]
+    let cases: [(&str, v1::CreateHttpTaskRequest, &[&str]); 14] = [
+        ("nothing",             v1::CreateHttpTaskRequest::default(),                               &["project", "group", "url", "trigger_at"]),
+        ("two times",           options(v1::Options { delay: span(1, 0), ..of() }),                 &["options.delay"]),
+        ("seconds",             v1::CreateHttpTaskRequest { trigger_at: 1_795_293_475, ..call() },  &["trigger_at"]),
+        ("before 1970",         v1::CreateHttpTaskRequest { trigger_at: -1, ..call() },             &["trigger_at"]),
+        ("url and service",     options(v1::Options { named_service: "a".into(), ..of() }),         &["url"]),
+        ("a negative timeout",  options(v1::Options { timeout: span(-1, 0), ..of() }),              &["options.timeout"]),
+        ("a nanosecond",        options(v1::Options { timeout: span(1, 1), ..of() }),               &["options.timeout"]),
+        ("no rounds",           options(v1::Options { poll: Some(v1::Poll { interval: span(1, 0), rounds: 0 }), ..of() }), &["options.poll.rounds"]),
+        ("over before it is due", options(v1::Options { expires_at: NOW as i64, ..of() }),          &["options.expires_at"]),
+        ("no backoff",          retry(v1::RetryInfo { backoff: 7, ..v1::RetryInfo::default() }),    &["retry.backoff"]),
+        ("two intervals",       retry(v1::RetryInfo { interval: 1, interval_exact: span(1, 0), ..v1::RetryInfo::default() }), &["retry.interval"]),
+        ("a header of bytes",   headers(vec![bytes]),                                               &["headers[0][1]"]),
+        ("a forbidden address", v1::CreateHttpTaskRequest { url: "http://169.254.169.254/".into(), ..call() }, &["url"]),
+        ("a large body",        v1::CreateHttpTaskRequest { body: vec![0; (1 << 20) + 1], ..call() }, &["body"]),
+    ];
+    for (why, request, want) in cases {
+        let status = client.create_http_task(request.clone()).await.expect_err(why);
+        assert_eq!(
+            (status.code(), reason(&status)),
+            (Code::InvalidArgument, "wrong_fields".into())
+        );
+        let (mut seen, mut want) = (fields(&status), want.to_vec());
+        seen.sort_unstable();
+        want.sort_unstable();
+        assert_eq!(seen, want, "{why}: {status}");
+        // In a batch the others are created.
+        let http = |task| new(new_task::Task::Http(task));
+        let batch = v1::BatchCreateTasksRequest { tasks: vec![http(call()), http(request)] };
+        let told = client.batch_create_tasks(batch).await.expect(why).into_inner().tasks;
+        assert!(told[0].problem.is_none() && !told[0].task_id.is_empty(), "{why}");
+        let problem = told[1].problem.clone().expect(why);
+        assert_eq!(problem.grpc_code, Code::InvalidArgument as i32, "{why}");
+        assert_eq!(problem.errors.len(), want.len(), "{why}: {problem:?}");
+        assert_eq!(api.world().submitted.drain(..).count(), 1, "{why}");
+    }
+    let name = v1::Header { name: "x-delay".to_owned(), content: None };
+    let wrong = v1::CreateKafkaTaskRequest {
+        headers: vec![name],
+        key: Some(vec![0; 1_025]),
+        value: Some(vec![0; (1 << 20) + 1]),
+        ..record()
+    };
+    let status = client.create_kafka_task(wrong).await.expect_err("three are wrong");
+    assert_eq!(fields(&status), ["key", "value", "headers[0]"], "{status}");
+    let none = v1::BatchCreateTasksRequest { tasks: vec![] };
+    let status = client.batch_create_tasks(none).await.expect_err("no tasks");
+    assert_eq!(fields(&status), ["tasks"], "{status}");
+    let missing = v1::BatchCreateTasksRequest { tasks: vec![v1::NewTask { task: None }] };
+    let told = client.batch_create_tasks(missing).await.expect("told").into_inner().tasks;
+    assert_eq!(told[0].problem.as_ref().expect("a problem").errors[0].field, "task");
+    assert!(api.world().submitted.is_empty());
+}
+
+#[tokio::test]
+async fn a_status_says_why_and_when_to_come_again() {
+    let api = Api::with_tokens();
+    let create = async |token: &str, project: &str| {
+        let task = v1::CreateHttpTaskRequest { project: project.to_owned(), ..call() };
+        tasks(&api, token).create_http_task(task).await.err()
+    };
+    let code = |status: Option<Status>| {
+        let status = status.expect("a refusal");
+        (status.code(), reason(&status))
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("",        "shop",  Code::Unauthenticated,  "no_credentials"),
+        ("nobody",  "shop",  Code::Unauthenticated,  "bad_credentials"),
+        ("reader",  "shop",  Code::PermissionDenied, "role_denied"),
+        ("writer",  "other", Code::PermissionDenied, "project_denied"),
+    ];
+    for (token, project, want, why) in cases {
+        assert_eq!(code(create(token, project).await), (want, why.to_owned()), "{token} {project}");
+    }
+    assert!(create("writer", "shop").await.is_none());
+    api.put_task("a1", "shop");
+    api.put_task("b1", "other");
+    let get = async |id: &str| {
+        let request = v1::GetTaskRequest { task_id: id.to_owned(), payload: false };
+        tasks(&api, "reader").get_task(request).await.err()
+    };
+    assert!(get("a1").await.is_none());
+    for id in ["b1", "c1"] {
+        assert_eq!(code(get(id).await), (Code::NotFound, "unknown_task".to_owned()), "{id}");
+    }
+    let retry = v1::RetryTaskRequest { task_id: "a1".to_owned() };
+    #[rustfmt::skip]
+    let cases = [
+        (Failure::Moving("a".into()),       Code::Unavailable,          "lane_moving",   Some(1)),
+        (Failure::Away("a".into()),         Code::Unavailable,          "kafka_away",    Some(5)),
+        (Failure::Busy("a".into()),         Code::Unavailable,          "too_busy",      Some(1)),
+        (Failure::NotRetryable("a".into()), Code::FailedPrecondition,   "not_retryable", None),
+        (Failure::PayloadGone("a".into()),  Code::FailedPrecondition,   "payload_gone",  None),
+        (Failure::NotAvailable("a".into()), Code::FailedPrecondition,   "not_available", None),
+        (Failure::TooLarge("a".into()),     Code::InvalidArgument,      "record_too_large", None),
+    ];
+    for (failure, want, why, seconds) in cases {
+        api.world().failure = Some(failure);
+        let status = tasks(&api, "admin").retry_task(retry.clone()).await.expect_err(why);
+        assert_eq!((status.code(), reason(&status)), (want, why.to_owned()));
+        let later = status.get_details_retry_info().and_then(|info| info.retry_delay);
+        assert_eq!(later, seconds.map(Duration::from_secs), "{why}");
+    }
+    api.world().failure = None;
+    let rate = json!({"create_rate": 0.001, "create_burst": 1});
+    assert_eq!(api.ask("admin", "PUT", "/v1/projects/shop", &rate).await.status, 200);
+    assert!(create("writer", "shop").await.is_none());
+    let status = create("writer", "shop").await.expect("too many");
+    assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
+    let later = status.get_details_retry_info().and_then(|info| info.retry_delay);
+    assert!(later.is_some_and(|later| later.as_secs() > 900), "{later:?}");
+}
+
+#[tokio::test]
+async fn what_is_asked_in_another_form_is_refused() {
+    let api = Api::new();
+    let path = "/waterclock.v1.Tasks/CreateHttpTask";
+    for kind in ["application/json", "application/grpc-web", "application/grpc-web+proto", ""] {
+        let request = axum::http::Request::builder().method("POST").uri(path);
+        let request = request.header(header::CONTENT_TYPE, kind);
+        let told = api.send(request, Body::empty()).await;
+        assert_eq!(told.headers["grpc-status"], "3", "{kind}: {told:?}");
+    }
+    let page = axum::http::Request::builder().method("POST").uri(path);
+    let page = page.header(header::CONTENT_TYPE, "application/grpc");
+    let page = page.header(header::ORIGIN, "https://evil.example");
+    let told = api.send(page, Body::empty()).await;
+    assert_eq!(told.headers["grpc-status"], "7", "{told:?}");
+    assert!(api.world().submitted.is_empty());
+}
+
+#[tokio::test]
+async fn a_task_is_shown_whole_and_listed_by_what_is_asked_for() {
+    let api = Api::new();
+    let mut client = tasks(&api, "");
+    api.put_task("a1", "shop");
+    let asked = v1::GetTaskRequest { task_id: "a1".to_owned(), payload: true };
+    let shown = client.get_task(asked).await.expect("there").into_inner();
+    let attempt = v1::Attempt {
+        turn: 1,
+        status: 503,
+        outcome: "failed".to_owned(),
+        ..v1::Attempt::default()
+    };
+    let want = v1::Task {
+        task_id: "a1".to_owned(),
+        task_type: v1::TaskType::Http.into(),
+        task_status: v1::TaskStatus::Ready.into(),
+        trigger_at: NOW as i64,
+        project: "shop".to_owned(),
+        group: "orders".to_owned(),
+        created_at: NOW as i64 - 1,
+        retry: Some(v1::RetryInfo { count: 3, ..v1::RetryInfo::default() }),
+        turn: 1,
+        attempts_total: 1,
+        failures: 1,
+        attempts: vec![attempt],
+        next_at: NOW as i64,
+        waits_for: "paused".to_owned(),
+        payload: Some(v1::Payload { body: Some(b"of a1".to_vec()), ..v1::Payload::default() }),
+        method: "POST".to_owned(),
+        url: "http://a.example/x".to_owned(),
+        timeout: span(5, 0),
+        expect: "2xx".to_owned(),
+        poll: Some(v1::Poll { interval: span(60, 0), rounds: 9 }),
+        headers: vec![header("x-a", "b")],
+        cancelling: true,
+        paused_by: vec!["project".to_owned()],
+        ..v1::Task::default()
+    };
+    assert_eq!(shown, want);
+    let asked = v1::ListTasksRequest {
+        project: "shop".to_owned(),
+        group: "orders".to_owned(),
+        status: v1::TaskStatus::Ready.into(),
+        r#type: v1::TaskType::Http.into(),
+        due_before: NOW as i64,
+        limit: 7,
+        page: "after".to_owned(),
+    };
+    client.list_tasks(asked).await.expect("listed");
+    let over_grpc = api.world().filter.take().expect("a filter");
+    let path = format!(
+        "/v1/tasks?project=shop&group=orders&status=ready&type=http&due_before={NOW}&limit=7&page=after"
+    );
+    assert_eq!(api.ask("", "GET", &path, &Value::Null).await.status, 200);
+    assert_eq!(Some(over_grpc), api.world().filter.take());
+    let listed = client.list_tasks(v1::ListTasksRequest::default()).await.expect("listed");
+    assert_eq!(listed.into_inner().tasks[0].task_id, "a1");
+    let over_grpc = api.world().filter.take();
+    assert_eq!(api.ask("", "GET", "/v1/tasks", &Value::Null).await.status, 200);
+    assert_eq!(over_grpc, api.world().filter.take());
+    #[rustfmt::skip]
+    let cases = [
+        ("limit",      v1::ListTasksRequest { limit: 1_001, ..v1::ListTasksRequest::default() }),
+        ("status",     v1::ListTasksRequest { status: 99, ..v1::ListTasksRequest::default() }),
+        ("type",       v1::ListTasksRequest { r#type: 99, ..v1::ListTasksRequest::default() }),
+        ("due_before", v1::ListTasksRequest { due_before: -1, ..v1::ListTasksRequest::default() }),
+        ("project",    v1::ListTasksRequest { project: "A b".into(), ..v1::ListTasksRequest::default() }),
+        ("group",      v1::ListTasksRequest { group: "/".into(), ..v1::ListTasksRequest::default() }),
+    ];
+    for (field, asked) in cases {
+        assert_eq!(fields(&client.list_tasks(asked).await.expect_err(field)), [field]);
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_and_a_retry_say_what_became_of_them() {
+    let api = Api::new();
+    let mut client = tasks(&api, "");
+    api.put_task("a1", "shop");
+    let cancel = |wait| v1::CancelTaskRequest { task_id: "a1".to_owned(), wait };
+    #[rustfmt::skip]
+    let cases = [
+        (CancelOutcome::Cancelled, v1::CancelOutcome::Cancelled),
+        (CancelOutcome::Stopped,   v1::CancelOutcome::Stopped),
+        (CancelOutcome::Finished,  v1::CancelOutcome::Finished),
+        (CancelOutcome::Failed,    v1::CancelOutcome::Failed),
+        (CancelOutcome::Expired,   v1::CancelOutcome::Expired),
+        (CancelOutcome::Pending,   v1::CancelOutcome::Pending),
+    ];
+    for (outcome, want) in cases {
+        api.world().outcome = Some(outcome);
+        let told = client.cancel_task(cancel(None)).await.expect("told").into_inner();
+        assert_eq!((told.task_id.as_str(), told.outcome()), ("a1", want));
+    }
+    for wait in [span(61, 0), span(-1, 0), span(0, -1)] {
+        assert_eq!(fields(&client.cancel_task(cancel(wait)).await.expect_err("a wait")), ["wait"]);
+    }
+    // It hangs: to ask again is safe.
+    api.world().outcome = None;
+    let told = client.cancel_task(cancel(span(0, 0))).await.expect("told").into_inner();
+    assert_eq!(told.outcome(), v1::CancelOutcome::Pending);
+    let retry = |id: &str| v1::RetryTaskRequest { task_id: id.to_owned() };
+    let told = client.retry_task(retry("a1")).await.expect("there").into_inner();
+    assert_eq!(told.task_id, "a1");
+    let status = client.retry_task(retry("b1")).await.expect_err("not there");
+    assert_eq!(status.code(), Code::NotFound);
+    assert_eq!(fields(&client.retry_task(retry("a b")).await.expect_err("no id")), ["task_id"]);
+}
+
+#[tokio::test]
+async fn a_project_and_its_services_are_put_shown_and_changed_as_over_http() {
+    let api = Api::with_tokens();
+    let mut client = projects(&api, "admin");
+    let settings = v1::ProjectSettings {
+        paused: Some(true),
+        concurrency: Some(10),
+        rate: Some(2.5),
+        burst: Some(7),
+        create_rate: Some(100.0),
+        create_burst: Some(200),
+        targets: Some(v1::Patterns { patterns: vec!["orders[.].*".to_owned()] }),
+        history: span(86_400, 0),
+    };
+    let put = v1::PutProjectRequest {
+        project: "shop".to_owned(),
+        settings: Some(settings.clone()),
+        if_revision: Some(0),
+    };
+    let told = client.put(put.clone()).await.expect("put").into_inner();
+    assert_eq!(told.revision, 1);
+    let service = v1::ServiceSettings {
+        address: "https://billing.example".to_owned(),
+        protocol: Some("http".to_owned()),
+        paused: Some(false),
+        concurrency: Some(3),
+        rate: Some(4.0),
+        burst: Some(5),
+        timeout: span(9, 0),
+        retry: Some(v1::RetryInfo {
+            count: 2,
+            interval: 3,
+            backoff: v1::Backoff::Fixed.into(),
+            max_interval: span(3_600, 0),
+            jitter: Some(0.5),
+            ..v1::RetryInfo::default()
+        }),
+        secret: Some("a".to_owned()),
+        bearer: Some("b".to_owned()),
+        client_certificate: Some("c".to_owned()),
+    };
+    let put_service = v1::PutServiceRequest {
+        project: "shop".to_owned(),
+        service: "billing".to_owned(),
+        settings: Some(service.clone()),
+        if_revision: None,
+    };
+    let told = client.put_service(put_service).await.expect("put").into_inner();
+    assert_eq!(told.revision, 2);
+    let get = v1::GetProjectRequest { project: "shop".to_owned() };
+    let shown = client.get(get.clone()).await.expect("there").into_inner();
+    let services = [("billing".to_owned(), v1::Service { revision: 2, settings: Some(service) })];
+    let want = v1::Project {
+        project: "shop".to_owned(),
+        revision: 1,
+        settings: Some(settings),
+        services: services.into(),
+    };
+    assert_eq!(shown, want);
+    // The same, as HTTP has it: what is shown is put again.
+    let over_http = api.ask("admin", "GET", "/v1/projects/shop", &Value::Null).await.json;
+    assert_eq!(over_http["services"]["billing"]["retry"]["max_interval"], 3_600, "{over_http}");
+    let status = client.put(put).await.expect_err("it was put by now");
+    assert_eq!((status.code(), reason(&status).as_str()), (Code::Aborted, "revision_conflict"));
+    let change = |if_revision| v1::ChangeProjectRequest { project: "shop".into(), if_revision };
+    client.resume(change(None)).await.expect("resumed");
+    let of_service = v1::ChangeServiceRequest {
+        project: "shop".to_owned(),
+        service: "billing".to_owned(),
+        if_revision: None,
+    };
+    client.pause_service(of_service.clone()).await.expect("paused");
+    let shown = client.get(get.clone()).await.expect("there").into_inner();
+    assert_eq!(shown.settings.expect("settings").paused, Some(false));
+    let paused = shown.services["billing"].settings.as_ref().and_then(|of| of.paused);
+    assert_eq!(paused, Some(true));
+    client.resume_service(of_service.clone()).await.expect("resumed");
+    client.pause(change(Some(3))).await.expect("paused");
+    let row = client.list(v1::ListProjectsRequest {}).await.expect("listed").into_inner();
+    let row = row.projects.first().expect("one");
+    assert!(row.paused && row.concurrency == 10 && row.services == ["billing"], "{row:?}");
+    client.delete_service(of_service.clone()).await.expect("deleted");
+    let status = client.delete_service(of_service).await.expect_err("gone");
+    assert_eq!((status.code(), reason(&status).as_str()), (Code::NotFound, "unknown_service"));
+    client.delete(change(None)).await.expect("deleted");
+    let status = client.get(get).await.expect_err("gone");
+    assert_eq!((status.code(), reason(&status).as_str()), (Code::NotFound, "unknown_project"));
+    let wrong = v1::ProjectSettings {
+        concurrency: Some(0),
+        history: span(1, 0),
+        ..v1::ProjectSettings::default()
+    };
+    let put =
+        v1::PutProjectRequest { project: "shop".into(), settings: Some(wrong), if_revision: None };
+    let status = client.put(put.clone()).await.expect_err("wrong");
+    let mut seen = fields(&status);
+    seen.sort_unstable();
+    assert_eq!(seen, ["concurrency", "history"]);
+    let status =
+        client.get(v1::GetProjectRequest { project: "..".into() }).await.expect_err("no name");
+    assert_eq!(fields(&status), ["project"]);
+    for token in ["reader", "writer"] {
+        let status = projects(&api, token).put(put.clone()).await.expect_err(token);
+        assert_eq!(status.code(), Code::PermissionDenied, "{token}");
+    }
+}
+
+/// Every member of a task that HTTP shows is in the message, so that none is forgotten.
+#[test]
+fn a_message_has_what_http_shows() {
+    let file = include_str!("../../../proto/waterclock/v1/tasks.proto");
+    let (_, message) = file.split_once("message Task {").expect("the message");
+    let (message, _) = message.split_once("\n}").expect("its end");
+    let mut shown = task("a1", "shop");
+    // What is absent in the one has to be there as well.
+    shown.outcome = Some(CancelOutcome::Stopped);
+    shown.topic = Some("t".to_owned());
+    shown.partition = Some(1);
+    shown.path = Some("/".to_owned());
+    shown.request_id = Some("r".to_owned());
+    shown.ended_at = Some(1);
+    shown.code = Some("c".to_owned());
+    shown.last = shown.attempts.first().cloned();
+    shown.payload = Some(Default::default());
+    let names = serde_json::to_value(&shown).expect("JSON");
+    for name in names.as_object().expect("an object").keys() {
+        assert!(message.contains(&format!(" {name} = ")), "{name} is in no message");
+    }
+}

@@ -1,0 +1,131 @@
+//! Tasks over gRPC, asked by clients that are not ours: Python's grpcio, and grpcurl.
+
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::{Api, fixture, launch};
+use crate::clients::python;
+use crate::support::{Endpoint, Process, eventually, now_ms};
+
+/// Runs it to its end, and gives back what it printed.
+#[track_caller]
+fn output(command: &mut Command) -> String {
+    let ended = command.output().expect("it starts");
+    let (out, error) =
+        (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
+    assert!(ended.status.success(), "{command:?}: {out}{error}");
+    out.into_owned()
+}
+
+#[test]
+fn the_python_program_of_grpc_does_what_it_says() {
+    let fixture = fixture("tasks-grpc");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let made = tempfile::tempdir().expect("a directory");
+    let mut protoc = Command::new(python());
+    protoc.args(["-m", "grpc_tools.protoc", "-I", "proto"]).current_dir(root);
+    for kind in ["--python_out", "--grpc_python_out"] {
+        protoc.arg(format!("{kind}={}", made.path().display()));
+    }
+    output(protoc.arg("proto/waterclock/v1/tasks.proto"));
+    let mut program = Command::new(python());
+    program.arg(root.join("docs/clients/tasks_grpc.py")).env("PYTHONPATH", made.path());
+    program.arg(process.address().expect("an address")).arg(stub.url("/fail?n=1"));
+    let told = output(&mut program);
+    let want = ["the same task", "TASK_STATUS_FINISHED 2", "CANCEL_OUTCOME_CANCELLED"];
+    assert_eq!(told.lines().collect::<Vec<_>>(), want);
+    let calls = stub.calls();
+    assert_eq!(calls.len(), 2, "{calls:?}");
+    // HTTP shows the same tasks.
+    let (status, listed) = api.answered("GET", "/v1/tasks?project=shop", None);
+    let listed = listed["tasks"].as_array().expect("tasks");
+    let ended: Vec<_> = listed.iter().map(|task| task["task_status"].clone()).collect();
+    assert_eq!((status, ended), (200, vec![json!("finished"), json!("cancelled")]));
+    assert_eq!(listed[0]["task_id"], calls[0].id, "{listed:?}");
+    process.stop_well();
+}
+
+/// What grpcurl prints; the path behind the address, and what is sent.
+#[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+#[track_caller]
+fn grpcurl(process: &Process, method: &str, request: Option<&Value>) -> String {
+    let program = std::env::var("WATERCLOCK_TEST_GRPCURL").unwrap_or_else(|_| {
+        panic!("WATERCLOCK_TEST_GRPCURL is not set: scripts/test sets it to grpcurl, built by go")
+    });
+    let mut command = Command::new(program);
+    command.arg("-plaintext");
+    if let Some(request) = request {
+        command.arg("-d").arg(request.to_string());
+    }
+    output(command.arg(process.address().expect("an address")).arg(method))
+}
+
+#[test]
+fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
+    let fixture = fixture("tasks-grpcurl");
+    let target = fixture.target("out", 1);
+    let mut first = launch(&fixture, "a", "lanes,worker,api").start();
+    let mut second = launch(&fixture, "b", "lanes,worker,api").start();
+    let services = grpcurl(&first, "list", None);
+    for service in ["waterclock.v1.Tasks", "waterclock.v1.Projects", "grpc.health.v1.Health"] {
+        assert!(services.lines().any(|line| line == service), "{services}");
+    }
+    let ask = |process: &Process, method: &str, request: Value| -> Value {
+        let told = grpcurl(process, &format!("waterclock.v1.{method}"), Some(&request));
+        serde_json::from_str(&told).unwrap_or_else(|_| panic!("{told}"))
+    };
+    eventually("both are ready, says the health of gRPC", || {
+        let health = [&first, &second].map(|of| grpcurl(of, "grpc.health.v1.Health/Check", None));
+        let are_serving = health.iter().all(|told| told.contains("\"SERVING\""));
+        if are_serving { Ok(()) } else { Err(health.concat()) }
+    });
+    let trigger_at = now_ms() + 3_600_000;
+    let mut ids = Vec::new();
+    for n in 0..8 {
+        let task = json!({
+            "project": "shop", "group": "orders", "topic": target, "key": "aw==", "value": "dg==", "trigger_at": trigger_at,
+            "request_id": format!("r{n}"), "headers": [{"name": "a", "value": "b"}],
+        });
+        let told = ask(&first, "Tasks/CreateKafkaTask", task);
+        assert_eq!(told["triggerAt"], trigger_at.to_string(), "{told}");
+        ids.push(told["taskId"].clone());
+    }
+    // Whichever has the lane: both know each task.
+    for (n, id) in ids.iter().enumerate() {
+        let process = [&second, &first][n % 2];
+        let told = ask(process, "Tasks/GetTask", json!({"task_id": id, "payload": true}));
+        assert_eq!(
+            (&told["taskId"], &told["taskStatus"]),
+            (id, &json!("TASK_STATUS_DELAY")),
+            "{told}"
+        );
+        assert_eq!(
+            told["payload"],
+            json!({
+                "body": "dg==", "key": "aw==", "headers": [{"name": "a", "value": "b"}]
+            })
+        );
+        let told = ask(process, "Tasks/CancelTask", json!({"task_id": id}));
+        assert_eq!(told["outcome"], "CANCEL_OUTCOME_CANCELLED", "{told}");
+    }
+    let listed = ask(
+        &second,
+        "Tasks/ListTasks",
+        json!({"project": "shop", "status": "TASK_STATUS_CANCELLED"}),
+    );
+    assert_eq!(listed["tasks"].as_array().map(Vec::len), Some(8), "{listed}");
+    // A pause by gRPC is in force for what HTTP creates.
+    let paused =
+        ask(&second, "Projects/Put", json!({"project": "shop", "settings": {"paused": true}}));
+    assert_eq!(paused["revision"], "1", "{paused}");
+    eventually("the other has heard of it", || {
+        let shown = ask(&first, "Projects/Get", json!({"project": "shop"}));
+        if shown["settings"]["paused"] == true { Ok(()) } else { Err(shown.to_string()) }
+    });
+    first.stop_well();
+    second.stop_well();
+}
