@@ -24,6 +24,7 @@ use super::tasks::{self, Failure, Tasks};
 use super::timers::model::Soon;
 use super::timers::no_such_method;
 use super::timers::params::Query;
+use crate::engine::Millis;
 use crate::engine::task::Wrong;
 use crate::engine::task::registry::{Change, Project, Registry, Service, is_name};
 
@@ -307,6 +308,13 @@ pub(super) async fn set(
 ) -> Result<u64, Problem> {
     may_change(caller, named)?;
     let change = asked_for(&named.key(), settings_json)?;
+    let longest = tasks.desk.max_delay();
+    // Nothing is known of it before the instance has started.
+    let too_long = |delay: &Millis| longest > Millis(0) && *delay > longest;
+    if let Some(delay) = change.project().and_then(|project| project.max_delay).filter(too_long) {
+        let detail = format!("is {delay}; want at most {longest}, the longest delay here (max-delay)");
+        return Err(Problem::wrong_fields(&[Wrong { at: "max_delay".to_owned(), detail }]));
+    }
     if named.service.is_some() {
         let service: ServiceSettings = settings(&change)?;
         let detail = match Url::parse(&service.address) {

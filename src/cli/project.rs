@@ -21,7 +21,7 @@ pub(super) struct Project {
 #[derive(Subcommand)]
 enum OfProject {
     /// Puts a project: what is not said has its default
-    Put(Put),
+    Put(Box<Put>),
     /// Shows a project and its services
     Get(One),
     /// Lists the projects of which something was put
@@ -127,6 +127,12 @@ struct Put {
     /// Tasks that may be created at once [default: what comes in a second]
     #[arg(long, value_name = "N", requires = "create_rate")]
     create_burst: Option<u32>,
+    /// How far ahead its tasks may be when they are created, from 1s [default: max-delay of the lanes]
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    max_delay: Option<Length>,
+    /// How many bytes a task's body or value may have, at most 1048576 [default: so many]
+    #[arg(long, value_name = "BYTES")]
+    max_body: Option<u32>,
     /// How long its tasks are remembered after their end, from 1h to 400d [default: 7d]
     #[arg(long, value_name = "DURATION", value_parser = length)]
     history: Option<Length>,
@@ -251,6 +257,8 @@ impl Put {
             burst,
             create_rate: self.create_rate,
             create_burst: self.create_burst,
+            max_delay: self.max_delay.clone(),
+            max_body: self.max_body,
             targets: (!self.targets.is_empty()).then(|| self.targets.clone()),
             history: self.history.clone(),
         }
@@ -429,7 +437,7 @@ mod tests {
     fn what_the_options_say_is_a_change_that_is_taken() {
         #[rustfmt::skip]
         let lines = [
-            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --if-revision 3 --target a.* --target b --history 30d --paused",
+            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-delay 30d --max-body 4096 --if-revision 3 --target a.* --target b --history 30d --paused",
             "x project put shop --if-revision 0",
             "x project put shop",
             "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",

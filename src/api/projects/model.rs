@@ -28,6 +28,12 @@ pub struct ProjectSettings {
     /// Tasks that may be created at once; what comes in a second if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create_burst: Option<u32>,
+    /// How far ahead its tasks may be when they are created, from 1s to the `max-delay` of the lanes; so far if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_delay: Option<Length>,
+    /// How many bytes the body of a call or the value of a record may have, from 0 to 1,048,576; so many if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_body: Option<u32>,
     /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,

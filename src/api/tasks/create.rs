@@ -253,7 +253,8 @@ fn checked(
         return Err(starting().into());
     }
     let registry = tasks.projects.registry()?;
-    if registry.project(project).is_deleted {
+    let project_of = registry.project(project);
+    if project_of.is_deleted {
         let detail = format!("the project {project} was deleted; put it again to use it");
         return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));
     }
@@ -266,7 +267,7 @@ fn checked(
         add("url", detail);
     }
     if let Kind::Kafka(kafka) = request.spec.kind()
-        && registry.project(project).permits(&kafka.topic).is_err()
+        && project_of.permits(&kafka.topic).is_err()
     {
         add("topic", "is not among the targets of its project".to_owned());
     }
@@ -278,8 +279,19 @@ fn checked(
         Due::In(delay) => ("delay", now + delay),
     };
     let max = tasks.desk.max_delay();
-    if due > now + max {
+    let of_project = project_of.max_delay.filter(|of_project| *of_project < max);
+    if let Some(max) = of_project.filter(|max| due > now + *max) {
+        add(
+            at,
+            format!("is more than {max} ahead, which is the longest delay of its project (max_delay)"),
+        );
+    } else if due > now + max {
         add(at, format!("is more than {max} ahead, which is the longest delay here (max-delay)"));
+    }
+    let bytes = request.value.as_ref().map_or(0, Vec::len);
+    if let Some(max) = project_of.max_body.filter(|max| bytes > *max) {
+        let detail = format!("has {bytes} bytes; its project permits {max} (max_body)");
+        add(request.value_at, detail);
     }
     if let Some(expires) = request.expires.filter(|expires| *expires <= due.max(now)) {
         let detail =
@@ -299,7 +311,7 @@ fn checked(
             return Err(Problem::wrong_fields(&wrongs));
         }
     };
-    tasks.quotas.take(project, registry.project(project), tasks.desk.instances())?;
+    tasks.quotas.take(project, project_of, tasks.desk.instances())?;
     Ok(Submission {
         lane: id.lane_of(lanes),
         id,

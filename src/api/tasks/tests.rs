@@ -749,3 +749,54 @@ async fn creates_over_the_rate_of_a_project_are_told_when_to_come_back() {
     assert!((90..=100).contains(&seconds), "{seconds}");
     assert_eq!(api.world().submitted.len(), 3);
 }
+
+#[tokio::test]
+async fn a_project_says_how_far_ahead_and_how_large_its_tasks_may_be() {
+    let api = Api::new();
+    let limits = json!({"max_delay": "1h", "max_body": 4});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &limits).await.status, 200);
+    let told = api.ask("", "GET", "/v1/projects/shop", &Value::Null).await;
+    assert_eq!((&told.json["max_delay"], &told.json["max_body"]), (&json!("1h"), &json!(4)));
+    #[rustfmt::skip]
+    let cases: [(Value, &[&str]); 8] = [
+        (json!({"delay": "1h", "body": "1234"}),                      &[]),
+        (json!({"delay": "1h", "body_b64": "MTIzNA=="}),              &[]),
+        (json!({"delay": 3_601, "body": "12345"}),                    &["delay", "body"]),
+        (json!({"delay": 5, "body_b64": "MTIzNDU="}),                 &["body_b64"]),
+        (json!({"delay": 5, "url": "http://169.254.169.254/", "body": "12345"}), &["url", "body"]),
+        (json!({"delay": "401d"}),                                    &["delay"]),
+        (json!({"delay": "1d", "project": "other", "body": "12345"}), &[]),
+        (json!({"delay": "401d", "project": "other"}),                &["delay"]),
+    ];
+    for (more, places) in cases {
+        let told = api.create(&more).await;
+        let want = if places.is_empty() { 201 } else { 422 };
+        assert_eq!((told.status, told.places()), (want, places.to_vec()), "{more}: {told:?}");
+    }
+    let record = |more: &Value| {
+        let mut record =
+            json!({"project": "shop", "group": "o", "trigger_at": NOW + 3_600_000, "topic": "a"});
+        for (name, value) in more.as_object().into_iter().flatten() {
+            record[name] = value.clone();
+        }
+        record
+    };
+    #[rustfmt::skip]
+    let cases: [(Value, &[&str]); 4] = [
+        (json!({"value": "1234"}),                                          &[]),
+        (json!({}),                                                         &[]),
+        (json!({"trigger_at": NOW + 3_600_001, "value": "12345"}),          &["trigger_at", "value"]),
+        (json!({"value_b64": "MTIzNDU="}),                                  &["value_b64"]),
+    ];
+    for (more, places) in cases {
+        let told = api.ask("", "POST", "/v1/tasks/kafka", &record(&more)).await;
+        let want = if places.is_empty() { 201 } else { 422 };
+        assert_eq!((told.status, told.places()), (want, places.to_vec()), "{more}: {told:?}");
+    }
+    // The lanes take 400 days: a project cannot promise more.
+    for (delay, status) in [("400d", 200), ("401d", 422)] {
+        let told = api.ask("", "PUT", "/v1/projects/shop", &json!({"max_delay": delay})).await;
+        assert_eq!(told.status, status, "{delay}: {told:?}");
+        assert_eq!(told.places(), if status == 200 { vec![] } else { vec!["max_delay"] });
+    }
+}

@@ -17,6 +17,7 @@ use serde_json::{Map, Value, json};
 
 use super::bucket::Rate;
 use super::fields::{self, Fields, Wrong, Wrongs, integer, length, wanted};
+use super::request::BODY_MAX;
 use super::retry::Retry;
 use super::scope::{Limits, PROJECT_CONCURRENCY, SERVICE_CONCURRENCY};
 use crate::Millis;
@@ -51,6 +52,10 @@ pub const HISTORY_MIN: Millis = Millis::HOUR;
 pub const HISTORY_MAX: Millis = Millis(400 * 86_400_000);
 /// How long what ended is kept, if nothing else is said.
 pub const HISTORY: Millis = Millis(7 * 86_400_000);
+/// How far ahead a project may let its tasks be, at least.
+pub const DELAY_MIN: Millis = Millis::SECOND;
+/// How far ahead a project may let its tasks be, at most: no installation has a longer `max-delay`.
+pub const DELAY_MAX: Millis = Millis(3650 * 86_400_000);
 /// The largest rate, in calls per 1,000 s: a million per second.
 const PER_1000_S_MAX: f64 = 1e9;
 /// The version of the JSON in meta. A higher one is for what an older program must not read.
@@ -75,6 +80,10 @@ pub struct Project {
     pub create_rate: Option<Rate>,
     /// Tasks that may be created at once. As `burst` is to `rate`.
     pub create_burst: u32,
+    /// How far ahead its tasks may be when they are created, [`DELAY_MIN`] to [`DELAY_MAX`]; `None`: as far as the lanes take them.
+    pub max_delay: Option<Millis>,
+    /// How many bytes the body of a call or the value of a record may have, up to [`BODY_MAX`]; `None`: so many.
+    pub max_body: Option<usize>,
     /// Kafka topics that its tasks may deliver to; `None`: all that the intake permits.
     pub targets: Option<Topics>,
     /// How long its tasks are remembered after their end.
@@ -94,6 +103,8 @@ impl Project {
         burst: 1,
         create_rate: None,
         create_burst: 1,
+        max_delay: None,
+        max_body: None,
         targets: None,
         history: HISTORY,
         services: BTreeMap::new(),
@@ -121,6 +132,9 @@ impl Project {
         let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
         let of_creates = ["create_rate", "create_burst"];
         let (create_rate, create_burst) = rate_and_burst(fields, wrongs, of_creates);
+        let max_delay =
+            fields.read("max_delay", wrongs, |value| length(value, DELAY_MIN..=DELAY_MAX));
+        let max_body = fields.read("max_body", wrongs, |value| integer(value, 0..=BODY_MAX as u64));
         let history =
             fields.read("history", wrongs, |value| length(value, HISTORY_MIN..=HISTORY_MAX));
         Self {
@@ -130,6 +144,8 @@ impl Project {
             burst,
             create_rate,
             create_burst,
+            max_delay,
+            max_body: max_body.map(|bytes| bytes as usize),
             targets: targets(fields, wrongs),
             history: history.unwrap_or(HISTORY),
             ..Self::NEVER_PUT
@@ -153,6 +169,12 @@ impl Project {
         if let Some(rate) = self.create_rate {
             put("create_rate", number(rate));
             put("create_burst", json!(self.create_burst));
+        }
+        if let Some(delay) = self.max_delay {
+            put("max_delay", json!(delay.to_string()));
+        }
+        if let Some(bytes) = self.max_body {
+            put("max_body", json!(bytes));
         }
         if let Some(targets) = &self.targets {
             put("targets", json!(targets.patterns));
@@ -366,6 +388,15 @@ impl Change {
         }
     }
 
+    /// The project that it sets, if it sets one.
+    #[must_use]
+    pub fn project(&self) -> Option<&Project> {
+        match &self.setting {
+            Setting::Project(_, project) => project.as_ref(),
+            _ => None,
+        }
+    }
+
     fn is_tombstone(&self) -> bool {
         use Setting::{Project, Service, Target};
         matches!(self.setting, Project(_, None) | Service(_, _, None) | Target(_, None))
@@ -489,8 +520,18 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
     }
 }
 
-const PROJECT_FIELDS: [&str; 8] =
-    ["paused", "concurrency", "rate", "burst", "create_rate", "create_burst", "targets", "history"];
+const PROJECT_FIELDS: [&str; 10] = [
+    "paused",
+    "concurrency",
+    "rate",
+    "burst",
+    "create_rate",
+    "create_burst",
+    "max_delay",
+    "max_body",
+    "targets",
+    "history",
+];
 const CERTIFICATE: &str = "client_certificate";
 const SERVICE_FIELDS: [&str; 11] = [
     "protocol",

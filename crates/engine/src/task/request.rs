@@ -85,15 +85,21 @@ pub struct Request {
     pub key: Option<Vec<u8>>,
     /// The body of the call, or the value of the record.
     pub value: Option<Vec<u8>>,
+    /// The field that has it: `body_b64`, say; the usual one if there is none.
+    pub value_at: &'static str,
     /// Headers of the record; Kafka tasks only. Those of a call stand in the specification.
     pub headers: Vec<Header>,
 }
 
 /// Fields of a request beside those of its specification.
 const COMMON: [&str; 4] = ["trigger_at", "delay", "expires_at", "request_id"];
-const HTTP: [&str; 2] = ["body", "body_b64"];
+const HTTP: [&str; 2] = [BODY, BODY_B64];
+const BODY: &str = "body";
+const BODY_B64: &str = "body_b64";
+const VALUE: &str = "value";
+const VALUE_B64: &str = "value_b64";
 /// `key_b64` stands in a specification, too, and means the record's key here.
-const KAFKA: [&str; 5] = ["key", "key_b64", "value", "value_b64", "headers"];
+const KAFKA: [&str; 5] = ["key", "key_b64", VALUE, VALUE_B64, "headers"];
 
 /// Reads one request for a task of this type.
 ///
@@ -254,15 +260,22 @@ fn one(
     }
     let request_id = fields.read("request_id", wrongs, request_id);
     let Payload { key, value, headers } = match beside {
-        Some(payload) => bounded(payload, if is_kafka { "value" } else { "body" }, wrongs),
+        Some(payload) => bounded(payload, if is_kafka { VALUE } else { BODY }, wrongs),
         None if is_kafka => Payload {
             key: either(&fields, "key", KEY_MAX, wrongs),
-            value: either(&fields, "value", BODY_MAX, wrongs),
+            value: either(&fields, VALUE, BODY_MAX, wrongs),
             headers: record_headers(&fields, wrongs),
         },
-        None => Payload { value: either(&fields, "body", BODY_MAX, wrongs), ..Payload::default() },
+        None => Payload { value: either(&fields, BODY, BODY_MAX, wrongs), ..Payload::default() },
     };
-    Some(Request { spec: spec?, due: due?, expires, request_id, key, value, headers })
+    let value_at = match (is_kafka, fields.has(VALUE_B64), fields.has(BODY_B64)) {
+        (true, true, _) => VALUE_B64,
+        (true, false, _) => VALUE,
+        (false, _, true) => BODY_B64,
+        (false, _, false) => BODY,
+    };
+    let (spec, due) = (spec?, due?);
+    Some(Request { spec, due, expires, request_id, key, value, value_at, headers })
 }
 
 /// `trigger_at` or `delay`.

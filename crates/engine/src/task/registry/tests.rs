@@ -54,7 +54,7 @@ fn a_project_that_was_never_put_has_the_defaults() {
 fn all_fields_are_read() {
     let mut registry = Registry::default();
     let project = r#"{"version":1,"revision":9,"deleted":true,"paused":true,"concurrency":10000,"rate":0.125,
-        "burst":7,"create_rate":2.5,"targets":["orders","billing\\..*"],"history":"400d","quota":{"later":[1]}}"#;
+        "burst":7,"create_rate":2.5,"max_delay":"30d","max_body":0,"targets":["orders","billing\\..*"],"history":"400d","quota":{"later":[1]}}"#;
     heard(&mut registry, SHOP, Some(project));
     let want = Project {
         revision: 9,
@@ -65,6 +65,8 @@ fn all_fields_are_read() {
         burst: 7,
         create_rate: rate(2_500),
         create_burst: 3,
+        max_delay: Some(Millis(30 * 86_400_000)),
+        max_body: Some(0),
         targets: Topics::new(vec!["orders".to_owned(), "billing\\..*".to_owned()]).ok(),
         history: HISTORY_MAX,
         services: BTreeMap::new(),
@@ -153,7 +155,7 @@ fn every_wrong_field_is_named() {
     let too_long = format!(r#"{{"address":"{longest}a"}}"#);
     let longest = format!(r#"{{"address":"{longest}"}}"#);
     #[rustfmt::skip]
-    let cases: [(&str, &str, &[&str]); 50] = [
+    let cases: [(&str, &str, &[&str]); 55] = [
         (SHOP, "{}",                                           &[]),
         (SHOP, r#"{"rate":null,"targets":null}"#,              &["rate", "targets"]),
         (SHOP, r#"{"concurrency":1,"history":"1h"}"#,          &[]),
@@ -166,6 +168,11 @@ fn every_wrong_field_is_named() {
         (SHOP, r#"{"history":"400d1ms"}"#,                     &["history"]),
         (SHOP, r#"{"create_burst":5}"#,                       &["create_burst"]),
         (SHOP, r#"{"create_rate":0}"#,                        &["create_rate"]),
+        (SHOP, r#"{"max_delay":"3650d","max_body":1048576}"#,  &[]),
+        (SHOP, r#"{"max_delay":1,"max_body":0}"#,              &[]),
+        (SHOP, r#"{"max_delay":"999ms","max_body":1048577}"#,  &["max_delay", "max_body"]),
+        (SHOP, r#"{"max_delay":"3650d1ms","max_body":-1}"#,    &["max_delay", "max_body"]),
+        (SHOP, r#"{"max_delay":"a week","max_body":"1"}"#,     &["max_delay", "max_body"]),
         (SHOP, r#"{"rate":0.001}"#,                            &[]),
         (SHOP, r#"{"rate":1000000,"burst":1}"#,                &[]),
         (SHOP, r#"{"rate":0}"#,                                &["rate"]),
@@ -381,9 +388,11 @@ prop_compose! {
         (rate, burst) in rates(),
         targets in proptest::option::of(proptest::collection::vec("[a-z.*]{1,9}".prop_filter("sound", |text| Allow::new("", Some(std::slice::from_ref(text))).is_ok()), 0..4)),
         history in HISTORY_MIN.0..=HISTORY_MAX.0,
+        max_delay in proptest::option::of(DELAY_MIN.0..=DELAY_MAX.0),
+        max_body in proptest::option::of(0..=BODY_MAX),
     ) -> Project {
-        let history = Millis(history);
-        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, targets: targets.map(|of| Topics::new(of).expect("sound")), history, services: BTreeMap::new() }
+        let (history, max_delay) = (Millis(history), max_delay.map(Millis));
+        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, max_delay, max_body, targets: targets.map(|of| Topics::new(of).expect("sound")), history, services: BTreeMap::new() }
     }
 }
 
