@@ -318,7 +318,10 @@ pub(super) async fn set(
     if named.service.is_some() {
         let service: ServiceSettings = settings(&change)?;
         let detail = match Url::parse(&service.address) {
-            Ok(address) => (tasks.screen)(&address).err(),
+            Ok(address) => {
+                let registry = tasks.projects.registry()?;
+                tasks.screened(registry.project(named.project), &address).err()
+            }
             Err(error) => Some(format!("is no URL: {error}")),
         };
         if let Some(detail) = detail {

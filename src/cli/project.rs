@@ -121,6 +121,9 @@ struct Put {
     /// A topic that its Kafka tasks may go to, as a regular expression; may be given several times
     #[arg(long = "target", value_name = "PATTERN")]
     targets: Vec<String>,
+    /// A host that its tasks may call: a name, an IP address, or *. and a name for all below it; may be given several times
+    #[arg(long = "host", value_name = "HOST")]
+    hosts: Vec<String>,
     /// Tasks that may be created per second; a create beyond it is refused
     #[arg(long, value_name = "NUMBER")]
     create_rate: Option<f64>,
@@ -260,6 +263,7 @@ impl Put {
             max_delay: self.max_delay.clone(),
             max_body: self.max_body,
             targets: (!self.targets.is_empty()).then(|| self.targets.clone()),
+            hosts: (!self.hosts.is_empty()).then(|| self.hosts.clone()),
             history: self.history.clone(),
         }
     }
@@ -437,7 +441,7 @@ mod tests {
     fn what_the_options_say_is_a_change_that_is_taken() {
         #[rustfmt::skip]
         let lines = [
-            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-delay 30d --max-body 4096 --if-revision 3 --target a.* --target b --history 30d --paused",
+            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-delay 30d --max-body 4096 --host a.example --host *.b.example --if-revision 3 --target a.* --target b --history 30d --paused",
             "x project put shop --if-revision 0",
             "x project put shop",
             "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",

@@ -14,6 +14,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use url::{Host, Url};
 
+use crate::engine::task::hosts::{BadHost, HOST_WANTED, Hosts};
+
 /// Why an address is not called.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -25,15 +27,7 @@ pub struct Guard {
     /// Allowed, though they are not public.
     networks: Vec<IpNet>,
     /// The only hosts that may be called; `None`: any.
-    hosts: Option<Vec<HostPattern>>,
-}
-
-/// A host that may be called, or all below one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum HostPattern {
-    Is(Host),
-    /// Ends with this text, which begins with a dot.
-    Below(String),
+    hosts: Option<Hosts>,
 }
 
 const fn v4(a: u8, b: u8, c: u8, d: u8, bits: u8) -> Ipv4Net {
@@ -115,8 +109,8 @@ impl Guard {
     /// The first entry that is neither.
     pub fn new(networks: &[String], hosts: Option<&[String]>) -> Result<Self, Malformed> {
         let networks = networks.iter().map(|text| network(text)).collect::<Result<_, _>>()?;
-        let hosts = hosts.map(|hosts| hosts.iter().map(|text| pattern(text)).collect());
-        Ok(Self { networks, hosts: hosts.transpose()? })
+        let hosts = hosts.map(|hosts| Hosts::new(hosts.to_vec())).transpose()?;
+        Ok(Self { networks, hosts })
     }
 
     /// Checks what a URL says by itself. If its host is a name, the addresses of the name are still to be checked.
@@ -139,7 +133,7 @@ impl Guard {
         }
         let Some(host) = url.host() else { return Err(Denied("it has no host".to_owned())) };
         if let Some(hosts) = &self.hosts
-            && !hosts.iter().any(|pattern| pattern.matches(&host))
+            && !hosts.permit(url)
         {
             return Err(Denied(format!("{host} is not in callbacks.hosts")));
         }
@@ -214,23 +208,6 @@ fn inside(address: IpAddr) -> Option<Ipv4Addr> {
     }
 }
 
-impl HostPattern {
-    fn matches(&self, host: &Host<&str>) -> bool {
-        match (self, host) {
-            (Self::Is(Host::Domain(wanted)), Host::Domain(name)) => {
-                name.strip_suffix('.').unwrap_or(name) == wanted
-            }
-            (Self::Below(suffix), Host::Domain(name)) => {
-                let name = name.strip_suffix('.').unwrap_or(name);
-                name.strip_suffix(suffix.as_str()).is_some_and(|rest| !rest.is_empty())
-            }
-            (Self::Is(Host::Ipv4(wanted)), Host::Ipv4(ip)) => wanted == ip,
-            (Self::Is(Host::Ipv6(wanted)), Host::Ipv6(ip)) => wanted == ip,
-            _ => false,
-        }
-    }
-}
-
 /// An entry of a list that cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("got {got:?}, want {want}")]
@@ -239,6 +216,12 @@ pub struct Malformed {
     pub got: String,
     /// What it should be.
     pub want: String,
+}
+
+impl From<BadHost> for Malformed {
+    fn from(BadHost { got }: BadHost) -> Self {
+        Self { got, want: HOST_WANTED.to_owned() }
+    }
 }
 
 impl Malformed {
@@ -258,28 +241,6 @@ fn network(text: &str) -> Result<IpNet, Malformed> {
         Ok(network)
     } else {
         Err(Malformed::of(text, &format!("{}, or a longer prefix", network.trunc())))
-    }
-}
-
-/// Reads a pattern of hosts.
-fn pattern(text: &str) -> Result<HostPattern, Malformed> {
-    const WANT: &str =
-        "a host name, an IP address, or *. and a name for all below it; no port, no scheme";
-    let wrong = || Malformed::of(text, WANT);
-    let named = text.strip_prefix("*.");
-    let bare = named.unwrap_or(text);
-    // Addresses of IPv6 stand in brackets in a URL only.
-    let host = match bare.parse::<Ipv6Addr>() {
-        Ok(ip) => Host::Ipv6(ip),
-        Err(_) => Host::parse(bare).map_err(|_| wrong())?,
-    };
-    match (named, host) {
-        (_, Host::Domain(name)) if name.is_empty() || name.contains('*') || name.ends_with('.') => {
-            Err(wrong())
-        }
-        (Some(_), Host::Domain(name)) => Ok(HostPattern::Below(format!(".{name}"))),
-        (Some(_), _) => Err(wrong()),
-        (None, host) => Ok(HostPattern::Is(host)),
     }
 }
 

@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A body is sent only if the state of its task was sealed over it.
 //! 2. What waterclock says in headers of its own comes from waterclock: the specification cannot name them.
-//! 3. A URL is sent only if the guard has allowed it.
+//! 3. A URL is sent only if the guard and the list of hosts of the task's project have allowed it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,14 +86,19 @@ pub(super) fn prepare(
     let Kind::Http(http) = spec.kind().clone() else {
         return Err(Refused::task(format!("its type is {}; workers call http", spec.type_name())));
     };
-    if registry.project(spec.project()).is_deleted {
+    let project = registry.project(spec.project());
+    if project.is_deleted {
         let detail = format!("the project {} was deleted", spec.project());
         return Err(Refused { code: "project_deleted", detail });
     }
     let (url, service) = address(&http, spec.project(), registry)?;
-    guard
-        .url(&url)
-        .map_err(|denied| Refused { code: "address_denied", detail: denied.to_string() })?;
+    let denied = |detail| Refused { code: "address_denied", detail };
+    guard.url(&url).map_err(|why| denied(why.to_string()))?;
+    if !project.permits_host_of(&url) {
+        let host = url.host_str().unwrap_or_default();
+        let detail = format!("{host} is not in the hosts of the project {}", spec.project());
+        return Err(denied(detail));
+    }
 
     let body = Bytes::from_owner(Body(Arc::clone(task)));
     let said = Said { task, id, http: &http, now };

@@ -437,6 +437,46 @@ fn a_project_that_was_deleted_calls_nobody() {
     assert_eq!(stub.connections(), 0);
 }
 
+/// The list of a project holds for tasks that wait when it is put, whether they name a URL or a service.
+#[test]
+fn a_host_that_is_not_among_those_of_the_project_is_not_connected_to() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let port = stub.address.port();
+    let of = |spec: Value| worker.call(&Arc::new(task(spec, b"")));
+    let raw = |host: &str| of(json!({"url": format!("http://{host}:{port}/ok")}));
+    let address = format!("http://loopback.example:{port}");
+    let service = registry::read_request(
+        "service/shop/billing",
+        json!({"address": address}).to_string().as_bytes(),
+    );
+    let service = service.unwrap().with_revision(1);
+    let permit = |hosts: &[&str]| {
+        let body = json!({"hosts": hosts}).to_string();
+        let project = registry::read_request("project/shop", body.as_bytes()).unwrap();
+        let mut registry = Registry::default();
+        registry.apply(project.with_revision(1)).unwrap();
+        registry.apply(service.clone()).unwrap();
+        worker.registry.send_replace(Arc::new(registry));
+    };
+    permit(&["*.other.example", "127.0.0.2"]);
+    for end in [raw("loopback.example"), raw("127.0.0.1"), of(json!({"service": "billing"}))] {
+        assert_eq!(seen(&end).2, "address_denied");
+        let error = end.result.error.unwrap_or_default();
+        assert!(error.ends_with("is not in the hosts of the project shop"), "{error}");
+    }
+    assert_eq!(stub.connections(), 0);
+    permit(&["*.example"]);
+    assert_eq!(raw("loopback.example").result.outcome, Outcome::Finished);
+    assert_eq!(of(json!({"service": "billing"})).result.outcome, Outcome::Finished);
+    assert_eq!(seen(&raw("127.0.0.1")).2, "address_denied");
+    let other = json!({"project": "other", "url": format!("http://127.0.0.1:{port}/ok")});
+    assert_eq!(of(other).result.outcome, Outcome::Finished, "each project has its own list");
+    // A list of a project opens nothing that the installation keeps closed.
+    permit(&["10.0.0.1"]);
+    let error = raw("10.0.0.1").result.error.unwrap_or_default();
+    assert!(error.contains("callbacks.networks"), "{error}");
+}
+
 #[test]
 fn an_address_that_is_not_allowed_is_not_connected_to() {
     let stub = Stub::start();

@@ -37,6 +37,10 @@ pub struct ProjectSettings {
     /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,
+    /// Hosts that its tasks may call, by URLs of their own or by services: names, IP addresses, or `*.` and a name for all names
+    /// below it; all that are allowed if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<Vec<String>>,
     /// How long its tasks are remembered after their end, from 1h to 400d; 7d if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub history: Option<Length>,

@@ -262,7 +262,7 @@ fn checked(
     let mut add = |at: &str, detail: String| wrongs.push(Wrong { at: at.to_owned(), detail });
     if let Kind::Http(http) = request.spec.kind()
         && let Address::Url(url) = &http.address
-        && let Err(detail) = (tasks.screen)(url)
+        && let Err(detail) = tasks.screened(project_of, url)
     {
         add("url", detail);
     }

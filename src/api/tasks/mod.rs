@@ -34,6 +34,7 @@ use super::projects::Projects;
 use super::serve::Front;
 use super::timers::{model::Soon, no_such_method};
 use crate::engine::task::id::TaskId;
+use crate::engine::task::registry::Project;
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
 pub use quota::Quotas;
@@ -70,6 +71,21 @@ pub struct Tasks {
     pub screen: Screen,
     /// Refuses creates beyond a project's rate.
     pub quotas: Arc<Quotas>,
+}
+
+impl Tasks {
+    /// Whether tasks of a project may call a URL, as far as that is known without a look-up of its name.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence whose subject is the URL.
+    pub(super) fn screened(&self, project: &Project, url: &Url) -> Result<(), String> {
+        (self.screen)(url)?;
+        if project.permits_host_of(url) {
+            return Ok(());
+        }
+        let host = url.host_str().unwrap_or_default();
+        Err(format!("is refused: {host} is not among the hosts of its project"))
+    }
 }
 
 /// Why there is no answer about a task. Nothing was changed, unless it says so.

@@ -800,3 +800,37 @@ async fn a_project_says_how_far_ahead_and_how_large_its_tasks_may_be() {
         assert_eq!(told.places(), if status == 200 { vec![] } else { vec!["max_delay"] });
     }
 }
+
+#[tokio::test]
+async fn a_project_says_which_hosts_its_tasks_and_services_may_name() {
+    let api = Api::new();
+    let hosts = json!({"hosts": ["shop.example", "*.pay.example", "169.254.169.254"]});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &hosts).await.status, 200);
+    let told = api.ask("", "GET", "/v1/projects/shop", &Value::Null).await;
+    assert_eq!(told.json["hosts"], hosts["hosts"]);
+    #[rustfmt::skip]
+    let cases = [
+        ("shop", "https://shop.example/a",       ""),
+        ("shop", "https://eu.pay.example:8443/", ""),
+        ("shop", "https://pay.example/",         "pay.example is not among the hosts of its project"),
+        ("shop", "https://shop.example.evil/",   "shop.example.evil is not among"),
+        ("shop", "http://169.254.169.254/",      "may not be called"),
+        ("other", "https://pay.example/",        ""),
+    ];
+    for (project, url, want) in cases {
+        let status = |of_ok| if want.is_empty() { of_ok } else { 422 };
+        let told = api.create(&json!({"project": project, "url": url})).await;
+        assert_eq!(told.status, status(201), "{url}: {told:?}");
+        assert!(told.json.to_string().contains(want), "{url}: {told:?}");
+        let service = format!("/v1/projects/{project}/services/a");
+        let told = api.ask("", "PUT", &service, &json!({"address": url})).await;
+        assert_eq!(told.status, status(200), "{url}: {told:?}");
+        assert!(told.json.to_string().contains(want), "{url}: {told:?}");
+        if !want.is_empty() {
+            assert_eq!(told.places(), ["address"]);
+        }
+    }
+    // No host at all.
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &json!({"hosts": []})).await.status, 200);
+    assert_eq!(api.create(&json!({})).await.places(), ["url"]);
+}

@@ -14,9 +14,11 @@ use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use serde_json::{Map, Value, json};
+use url::Url;
 
 use super::bucket::Rate;
 use super::fields::{self, Fields, Wrong, Wrongs, integer, length, wanted};
+use super::hosts::{HOST_WANTED, HOSTS_MAX, Hosts};
 use super::request::BODY_MAX;
 use super::retry::Retry;
 use super::scope::{Limits, PROJECT_CONCURRENCY, SERVICE_CONCURRENCY};
@@ -86,6 +88,8 @@ pub struct Project {
     pub max_body: Option<usize>,
     /// Kafka topics that its tasks may deliver to; `None`: all that the intake permits.
     pub targets: Option<Topics>,
+    /// Hosts that its tasks may call, by URLs of their own or by services; `None`: all that the installation permits.
+    pub hosts: Option<Hosts>,
     /// How long its tasks are remembered after their end.
     pub history: Millis,
     /// Its services by name.
@@ -106,6 +110,7 @@ impl Project {
         max_delay: None,
         max_body: None,
         targets: None,
+        hosts: None,
         history: HISTORY,
         services: BTreeMap::new(),
     };
@@ -128,6 +133,12 @@ impl Project {
         })
     }
 
+    /// Whether its tasks may call this URL, as far as its list of hosts says. The installation's rules hold besides.
+    #[must_use]
+    pub fn permits_host_of(&self, url: &Url) -> bool {
+        self.hosts.as_ref().is_none_or(|hosts| hosts.permit(url))
+    }
+
     fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Self {
         let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
         let of_creates = ["create_rate", "create_burst"];
@@ -147,6 +158,7 @@ impl Project {
             max_delay,
             max_body: max_body.map(|bytes| bytes as usize),
             targets: targets(fields, wrongs),
+            hosts: hosts(fields, wrongs),
             history: history.unwrap_or(HISTORY),
             ..Self::NEVER_PUT
         }
@@ -178,6 +190,9 @@ impl Project {
         }
         if let Some(targets) = &self.targets {
             put("targets", json!(targets.patterns));
+        }
+        if let Some(hosts) = &self.hosts {
+            put("hosts", json!(hosts.texts()));
         }
         put("history", json!(self.history.to_string()));
         fields
@@ -520,7 +535,7 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
     }
 }
 
-const PROJECT_FIELDS: [&str; 10] = [
+const PROJECT_FIELDS: [&str; 11] = [
     "paused",
     "concurrency",
     "rate",
@@ -530,6 +545,7 @@ const PROJECT_FIELDS: [&str; 10] = [
     "max_delay",
     "max_body",
     "targets",
+    "hosts",
     "history",
 ];
 const CERTIFICATE: &str = "client_certificate";
@@ -663,14 +679,26 @@ impl PartialEq for Topics {
 
 impl Eq for Topics {}
 
+fn texts(value: &Value, most: usize) -> Result<Vec<String>, String> {
+    let list = value.as_array().filter(|list| list.len() <= most);
+    let texts =
+        list.and_then(|list| list.iter().map(|text| text.as_str().map(str::to_owned)).collect());
+    texts.ok_or_else(|| wanted(value, &format!("a list of at most {most} texts")))
+}
+
+/// A list with an entry that is none is refused as a whole.
+fn hosts(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Hosts> {
+    let hosts = fields.read("hosts", wrongs, |value| texts(value, HOSTS_MAX))?;
+    for (nth, host) in hosts.iter().enumerate() {
+        if Hosts::new(vec![host.clone()]).is_err() {
+            wrongs.add(fields::item("hosts", nth), format!("is none; want {HOST_WANTED}"));
+        }
+    }
+    Hosts::new(hosts).ok()
+}
+
 fn targets(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Topics> {
-    let targets = fields.read("targets", wrongs, |value| {
-        let list = value.as_array().filter(|list| list.len() <= TARGETS_MAX);
-        let texts = list
-            .and_then(|list| list.iter().map(|text| text.as_str().map(str::to_owned)).collect());
-        texts.ok_or_else(|| wanted(value, &format!("a list of at most {TARGETS_MAX} texts")))
-    });
-    let patterns: Vec<String> = targets?;
+    let patterns = fields.read("targets", wrongs, |value| texts(value, TARGETS_MAX))?;
     let mut is_sound = true;
     for (nth, pattern) in patterns.iter().enumerate() {
         if Allow::new("", Some(std::slice::from_ref(pattern))).is_err() {
