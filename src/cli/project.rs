@@ -136,6 +136,9 @@ struct Put {
     /// How many bytes a task's body or value may have, at most 1048576 [default: so many]
     #[arg(long, value_name = "BYTES")]
     max_body: Option<u32>,
+    /// Spreads its tasks over so long a time behind what was asked for, at most 1h [default: 0s]
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    window: Option<Length>,
     /// How long its tasks are remembered after their end, from 1h to 400d [default: 7d]
     #[arg(long, value_name = "DURATION", value_parser = length)]
     history: Option<Length>,
@@ -262,6 +265,7 @@ impl Put {
             create_burst: self.create_burst,
             max_delay: self.max_delay.clone(),
             max_body: self.max_body,
+            window: self.window.clone(),
             targets: (!self.targets.is_empty()).then(|| self.targets.clone()),
             hosts: (!self.hosts.is_empty()).then(|| self.hosts.clone()),
             history: self.history.clone(),
@@ -441,7 +445,7 @@ mod tests {
     fn what_the_options_say_is_a_change_that_is_taken() {
         #[rustfmt::skip]
         let lines = [
-            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-delay 30d --max-body 4096 --host a.example --host *.b.example --if-revision 3 --target a.* --target b --history 30d --paused",
+            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-delay 30d --max-body 4096 --window 5m --host a.example --host *.b.example --if-revision 3 --target a.* --target b --history 30d --paused",
             "x project put shop --if-revision 0",
             "x project put shop",
             "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",

@@ -114,6 +114,9 @@ struct Common {
     /// When it is due: RFC 3339, epoch milliseconds, or how long from now
     #[arg(long, value_name = "TIME")]
     at: Option<Moment>,
+    /// Spreads tasks over so long a time behind that, at most 1h [default: as the project says]
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    window: Option<Length>,
     /// When it is not begun any more, as for `--at`: 2h is two hours from now
     #[arg(long, value_name = "TIME")]
     expires: Option<Moment>,
@@ -143,6 +146,7 @@ impl Common {
             group: self.group.clone(),
             trigger_at: self.at.map(|at| at.0),
             delay: self.delay.clone(),
+            window: self.window.clone(),
             expires_at: self.expires.map(|at| at.0),
             // So the request may be sent again where nobody answers.
             request_id: Some(

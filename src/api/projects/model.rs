@@ -34,6 +34,9 @@ pub struct ProjectSettings {
     /// How many bytes the body of a call or the value of a record may have, from 0 to 1,048,576; so many if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_body: Option<u32>,
+    /// Its tasks are spread over so long a time behind what was asked for, up to 1h; they are not if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Length>,
     /// Topics that its Kafka tasks may go to, as regular expressions for whole names; all that are allowed if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<Vec<String>>,

@@ -14,11 +14,11 @@ use super::model::{self, Created, CreatedBatch, CreatedEach, Submission};
 use super::{
     Answered, BATCH_BYTES_MAX, CREATE_BYTES_MAX, CREATE_MAX, Failure, Tasks, json, within,
 };
-use crate::engine::UnixMillis;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::request::{self, Batch, Due, Request, TaskType};
 use crate::engine::task::spec::{Address, Kind};
+use crate::engine::{Millis, UnixMillis};
 
 /// Says the same as `request_id`.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
@@ -237,6 +237,18 @@ fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Wrong> {
     }
 }
 
+/// Over how long a time a task is spread that may have this window. Nothing that was asked for is refused because of a window: it
+/// ends where the longest delay does, and has half of the time until the task expires.
+fn window(
+    window: Millis,
+    due: UnixMillis,
+    expires: Option<UnixMillis>,
+    latest: UnixMillis,
+) -> Millis {
+    let until_expired = expires.map(|expires| Millis((expires - due).0 / 2));
+    window.min(latest - due).min(until_expired.unwrap_or(window))
+}
+
 /// Checks what cannot be seen in the request alone, and gives the task its id.
 fn checked(
     tasks: &Tasks,
@@ -283,7 +295,9 @@ fn checked(
     if let Some(max) = of_project.filter(|max| due > now + *max) {
         add(
             at,
-            format!("is more than {max} ahead, which is the longest delay of its project (max_delay)"),
+            format!(
+                "is more than {max} ahead, which is the longest delay of its project (max_delay)"
+            ),
         );
     } else if due > now + max {
         add(at, format!("is more than {max} ahead, which is the longest delay here (max-delay)"));
@@ -311,6 +325,9 @@ fn checked(
             return Err(Problem::wrong_fields(&wrongs));
         }
     };
+    let window =
+        window(request.window.unwrap_or(project_of.window), due, request.expires, now + max);
+    let due = due + id.offset_in(window);
     tasks.quotas.take(project, project_of, tasks.desk.instances())?;
     Ok(Submission {
         lane: id.lane_of(lanes),

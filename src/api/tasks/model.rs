@@ -86,6 +86,9 @@ pub struct TaskBase {
     /// How long after the request it is due.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub delay: Option<Length>,
+    /// It is due up to so much later, at most 1h, to spread tasks: its id says how much. If nothing is said, its project says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub window: Option<Length>,
     /// It is not begun any more from then on, in epoch milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires_at: Option<u64>,

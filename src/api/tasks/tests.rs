@@ -699,7 +699,7 @@ proptest! {
         fields in prop::collection::vec((
             prop::sample::select(vec![
                 "project", "group", "delay", "trigger_at", "url", "service", "path", "method", "headers", "body",
-                "body_b64", "retry", "poll", "timeout", "expect", "on_result", "expires_at", "request_id", "type", "x",
+                "body_b64", "retry", "poll", "timeout", "expect", "on_result", "expires_at", "window", "request_id", "type", "x",
             ]),
             any_json(),
         ), 0..4),
@@ -833,4 +833,47 @@ async fn a_project_says_which_hosts_its_tasks_and_services_may_name() {
     // No host at all.
     assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &json!({"hosts": []})).await.status, 200);
     assert_eq!(api.create(&json!({})).await.places(), ["url"]);
+}
+
+#[tokio::test]
+async fn tasks_are_spread_over_the_window_of_their_project_or_their_own() {
+    const HOUR: u64 = 3_600_000;
+    let api = Api::new();
+    let window = json!({"window": "10m"});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &window).await.status, 200);
+    let told = api.ask("", "GET", "/v1/projects/shop", &Value::Null).await;
+    assert_eq!(told.json["window"], "10m");
+    let base = NOW + HOUR;
+    let at = |n: usize, more: Value| {
+        let mut fields = json!({"delay": "1h", "request_id": n.to_string()});
+        fields.as_object_mut().expect("an object").extend(more.as_object().expect("one").clone());
+        let api = &api;
+        async move {
+            let told = api.create(&fields).await;
+            assert_eq!(told.status, 201, "{fields}: {told:?}");
+            told.json["trigger_at"].as_u64().expect("a time")
+        }
+    };
+    let mut seen = std::collections::BTreeSet::new();
+    for n in 0..100 {
+        let due = at(n, json!({})).await;
+        assert!((base..base + 600_000).contains(&due), "{due}");
+        assert_eq!(due, at(n, json!({})).await, "the same request is due at the same time");
+        assert_eq!(api.world().submitted.last().expect("one").due, UnixMillis(due));
+        seen.insert((due - base) / 60_000);
+        // Its own window wins.
+        let own = at(n, json!({"window": 60})).await;
+        assert!((base..base + 60_000).contains(&own), "{own}");
+        assert_eq!(at(n, json!({"window": "0s"})).await, base);
+        // Half of the time until it expires, and never beyond the longest delay.
+        let due = at(n, json!({"expires_at": base + 100})).await;
+        assert!((base..base + 50).contains(&due), "{due}");
+        let due = at(n, json!({"delay": 400 * 24 * 3_600 - 1})).await;
+        assert!(due < NOW + 400 * 24 * HOUR, "{due}");
+        assert_eq!(at(n, json!({"project": "other"})).await, base);
+    }
+    assert_eq!(seen.len(), 10, "every minute of the window has some");
+    for bad in [json!("61m"), json!(-1), json!("soon")] {
+        assert_eq!(api.create(&json!({"window": bad})).await.places(), ["window"]);
+    }
 }

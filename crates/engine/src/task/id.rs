@@ -13,12 +13,14 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::header::ID_MAX;
-use crate::{Lane, murmur2};
+use crate::{Lane, Millis, murmur2};
 
 /// Longest request id, in bytes.
 pub const REQUEST_ID_MAX: usize = 128;
 /// What is hashed before a request id, so that the hash is never that of something else.
 const DOMAIN: &[u8] = b"waterclock task";
+/// What is hashed before an id to spread tasks over a window.
+const WINDOW: &[u8] = b"waterclock window";
 /// Hex digits of a hash of a key.
 const KEY_DIGITS: usize = 8;
 
@@ -100,6 +102,17 @@ impl TaskId {
     pub fn lane_of(&self, lanes: u16) -> Lane {
         let hash = self.key_hash().unwrap_or_else(|| murmur2::murmur2(self.0.as_bytes()));
         Lane(murmur2::partition_of(hash, lanes))
+    }
+
+    /// How much later than it was asked for this task is due, if tasks are spread over a window: less than the window, and always
+    /// the same. No window, no delay.
+    #[must_use]
+    pub fn offset_in(&self, window: Millis) -> Millis {
+        // Not the hash that says which lane it is: the tasks of one lane are to be spread as all are.
+        let hash = Sha256::new().chain_update(WINDOW).chain_update(self.0.as_bytes()).finalize();
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&hash[..8]);
+        Millis(u64::from_be_bytes(bytes).checked_rem(window.0).unwrap_or(0))
     }
 
     /// The hash of the key, where the id begins with one.

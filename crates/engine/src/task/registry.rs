@@ -58,6 +58,8 @@ pub const HISTORY: Millis = Millis(7 * 86_400_000);
 pub const DELAY_MIN: Millis = Millis::SECOND;
 /// How far ahead a project may let its tasks be, at most: no installation has a longer `max-delay`.
 pub const DELAY_MAX: Millis = Millis(3650 * 86_400_000);
+/// Over how long a time tasks may be spread, at most.
+pub const WINDOW_MAX: Millis = Millis::HOUR;
 /// The largest rate, in calls per 1,000 s: a million per second.
 const PER_1000_S_MAX: f64 = 1e9;
 /// The version of the JSON in meta. A higher one is for what an older program must not read.
@@ -86,6 +88,8 @@ pub struct Project {
     pub max_delay: Option<Millis>,
     /// How many bytes the body of a call or the value of a record may have, up to [`BODY_MAX`]; `None`: so many.
     pub max_body: Option<usize>,
+    /// Its tasks are spread over so long a time behind what was asked for, up to [`WINDOW_MAX`]; zero: they are not.
+    pub window: Millis,
     /// Kafka topics that its tasks may deliver to; `None`: all that the intake permits.
     pub targets: Option<Topics>,
     /// Hosts that its tasks may call, by URLs of their own or by services; `None`: all that the installation permits.
@@ -109,6 +113,7 @@ impl Project {
         create_burst: 1,
         max_delay: None,
         max_body: None,
+        window: Millis(0),
         targets: None,
         hosts: None,
         history: HISTORY,
@@ -146,6 +151,7 @@ impl Project {
         let max_delay =
             fields.read("max_delay", wrongs, |value| length(value, DELAY_MIN..=DELAY_MAX));
         let max_body = fields.read("max_body", wrongs, |value| integer(value, 0..=BODY_MAX as u64));
+        let window = fields.read("window", wrongs, window);
         let history =
             fields.read("history", wrongs, |value| length(value, HISTORY_MIN..=HISTORY_MAX));
         Self {
@@ -157,6 +163,7 @@ impl Project {
             create_burst,
             max_delay,
             max_body: max_body.map(|bytes| bytes as usize),
+            window: window.unwrap_or(Millis(0)),
             targets: targets(fields, wrongs),
             hosts: hosts(fields, wrongs),
             history: history.unwrap_or(HISTORY),
@@ -187,6 +194,9 @@ impl Project {
         }
         if let Some(bytes) = self.max_body {
             put("max_body", json!(bytes));
+        }
+        if self.window > Millis(0) {
+            put("window", json!(self.window.to_string()));
         }
         if let Some(targets) = &self.targets {
             put("targets", json!(targets.patterns));
@@ -535,7 +545,7 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
     }
 }
 
-const PROJECT_FIELDS: [&str; 11] = [
+const PROJECT_FIELDS: [&str; 12] = [
     "paused",
     "concurrency",
     "rate",
@@ -544,6 +554,7 @@ const PROJECT_FIELDS: [&str; 11] = [
     "create_burst",
     "max_delay",
     "max_body",
+    "window",
     "targets",
     "hosts",
     "history",
@@ -606,6 +617,11 @@ fn secretive(value: &Value, want: &str, is_sound: fn(&str) -> bool) -> Result<St
         Value::String(text) if is_sound(text) => Ok(text.clone()),
         _ => Err(format!("is none (not shown, as it may be a secret); want {want}")),
     }
+}
+
+/// Over how long a time tasks are spread.
+pub(super) fn window(value: &Value) -> Result<Millis, String> {
+    length(value, Millis(0)..=WINDOW_MAX)
 }
 
 fn flag(value: &Value) -> Result<bool, String> {

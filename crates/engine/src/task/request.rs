@@ -12,6 +12,7 @@ use super::super::{Millis, UnixMillis};
 use super::Wrong;
 use super::fields::{self, Fields, Wrongs, any_length, bytes, document, item, text, wanted};
 use super::id::REQUEST_ID_MAX;
+use super::registry;
 use super::spec::{self, KEY_MAX, Kind, SPEC_MAX, Spec};
 
 /// Longest body of a task, in bytes.
@@ -77,6 +78,8 @@ pub struct Request {
     pub spec: Spec,
     /// When.
     pub due: Due,
+    /// Over how long a time behind that it may be put off, to spread tasks; `None`: as its project says.
+    pub window: Option<Millis>,
     /// After this time it is not begun any more.
     pub expires: Option<UnixMillis>,
     /// The same request id is the same task.
@@ -92,7 +95,7 @@ pub struct Request {
 }
 
 /// Fields of a request beside those of its specification.
-const COMMON: [&str; 4] = ["trigger_at", "delay", "expires_at", "request_id"];
+const COMMON: [&str; 5] = ["trigger_at", "delay", "window", "expires_at", "request_id"];
 const HTTP: [&str; 2] = [BODY, BODY_B64];
 const BODY: &str = "body";
 const BODY_B64: &str = "body_b64";
@@ -249,6 +252,7 @@ fn one(
     }
     let fields = Fields::of_document(&map);
     let due = due(&fields, wrongs);
+    let window = fields.read("window", wrongs, registry::window);
     let expires = fields.read("expires_at", wrongs, time);
     if let (Some(expires), Some(Due::At(due))) = (expires, due)
         && expires <= due
@@ -275,7 +279,7 @@ fn one(
         (false, _, false) => BODY,
     };
     let (spec, due) = (spec?, due?);
-    Some(Request { spec, due, expires, request_id, key, value, value_at, headers })
+    Some(Request { spec, due, window, expires, request_id, key, value, value_at, headers })
 }
 
 /// `trigger_at` or `delay`.

@@ -147,3 +147,24 @@ proptest! {
         prop_assert_eq!(ids.len(), parts.len());
     }
 }
+
+#[test]
+fn tasks_are_spread_evenly_over_a_window_and_each_has_its_place_there() {
+    let id = |n: usize| TaskId::of_request("shop", &n.to_string(), None).unwrap();
+    let window = Millis(10_000);
+    let mut tenths = [0; 10];
+    for n in 0..10_000 {
+        let offset = id(n).offset_in(window);
+        assert!(offset < window && offset == id(n).offset_in(window), "{offset}");
+        tenths[(offset.0 / 1_000) as usize] += 1;
+    }
+    // A thousand each, and 30 by chance.
+    assert!(tenths.iter().all(|tenth| (850..1_150).contains(tenth)), "{tenths:?}");
+    // Those of one lane are spread, too.
+    let of_lane = (0..10_000).map(id).filter(|id| id.lane_of(10) == Lane(3));
+    let places: BTreeSet<u64> = of_lane.map(|id| id.offset_in(Millis(10)).0).collect();
+    assert_eq!(places.len(), 10);
+    // The due times of tasks that there are do not move with a release.
+    assert_eq!(id(1).offset_in(Millis::HOUR), Millis(1_840_239));
+    assert_eq!([0, 1].map(|window| id(1).offset_in(Millis(window))), [Millis(0); 2]);
+}
