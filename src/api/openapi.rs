@@ -13,7 +13,7 @@ use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, RefOr};
 
 use super::problem;
-use super::projects::{self, services, targets};
+use super::projects::{self, services, stats, targets};
 use super::tasks::{create, single};
 
 /// Where the document is.
@@ -41,6 +41,7 @@ const TOKEN: &str = "token";
         single::list, single::get, single::cancel, single::retry,
         projects::list, projects::show, projects::put, projects::delete, projects::pause, projects::resume,
         services::put_service, services::delete_service, services::pause_service, services::resume_service,
+        stats::show_stats,
         targets::list, targets::show_target, targets::put_target, targets::pause_target, targets::resume_target,
     ),
     // A caller on this machine needs no token while none is configured.

@@ -1,4 +1,4 @@
-//! `/v1/projects`: projects, their services, and their pauses. `/v1/targets`: pauses of topics.
+//! `/v1/projects`: projects, their services, their pauses, and how many tasks they have. `/v1/targets`: pauses of topics.
 //!
 //! # Invariants
 //! 1. A change that names a revision (`If-Match`) is made only to that revision.
@@ -31,6 +31,7 @@ use crate::engine::task::registry::{Change, Project, Registry, Service, is_name}
 mod changes;
 pub mod model;
 pub(super) mod services;
+pub(super) mod stats;
 pub(super) mod targets;
 
 use changes::{asked_for, changed, if_match, with_etag, write};
@@ -97,11 +98,12 @@ impl From<PutError> for Problem {
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; actions are a part of the last segment.
-pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 5] {
+pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 6] {
     [
         ("/v1/projects", get(list)),
         ("/v1/projects/{project}", get(show).put(put).delete(delete).post(act)),
         ("/v1/projects/{project}/services/{service}", services::methods()),
+        ("/v1/projects/{project}/stats", stats::methods()),
         ("/v1/targets", get(targets::list)),
         ("/v1/targets/{topic}", targets::methods()),
     ]
@@ -312,7 +314,8 @@ pub(super) async fn set(
     // Nothing is known of it before the instance has started.
     let too_long = |delay: &Millis| longest > Millis(0) && *delay > longest;
     if let Some(delay) = change.project().and_then(|project| project.max_delay).filter(too_long) {
-        let detail = format!("is {delay}; want at most {longest}, the longest delay here (max-delay)");
+        let detail =
+            format!("is {delay}; want at most {longest}, the longest delay here (max-delay)");
         return Err(Problem::wrong_fields(&[Wrong { at: "max_delay".to_owned(), detail }]));
     }
     if named.service.is_some() {

@@ -2,6 +2,7 @@
 
 mod retry;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -22,7 +23,7 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Address, Kind, Spec};
-use crate::engine::timers::{self, TaskCancel, TaskRecord, group_of};
+use crate::engine::timers::{self, TaskCancel, TaskCounts, TaskRecord, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
 use crate::timers::service::{self, Service};
@@ -208,6 +209,13 @@ impl Desk for TasksOfInstance {
 
     fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>> {
         Box::pin(self.call_now(id))
+    }
+
+    fn counts<'a>(
+        &'a self,
+        projects: &'a BTreeSet<String>,
+    ) -> Soon<'a, Result<BTreeMap<String, TaskCounts>, Failure>> {
+        Box::pin(async move { self.owners.counts(projects).await.map_err(failure) })
     }
 
     fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>> {

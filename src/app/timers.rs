@@ -1,5 +1,6 @@
 //! What this instance knows of timers, for the API: the service of its lanes, and where the other lanes are.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::api::timers::model::{
     TimersError,
 };
 use crate::engine::task::id::TaskId;
-use crate::engine::timers::TimerId;
+use crate::engine::timers::{TaskCounts, TimerId};
 use crate::engine::{Lane, UnixMillis};
 use crate::kafka::meta::Secret;
 use crate::kafka::{LaneThreads, Members, SubmitError};
@@ -184,6 +185,17 @@ impl Timers for TimersOfInstance {
             let page = self.service()?.tasks(Lane(lane), filter.clone(), after, most);
             let TaskListing { tasks, more } = page.await.map_err(error)?;
             Ok(Page { timers: tasks, more: more.map(Into::into) })
+        })
+    }
+
+    fn task_counts<'a>(
+        &'a self,
+        of: &'a [u16],
+        projects: &'a BTreeSet<String>,
+    ) -> Soon<'a, Result<BTreeMap<String, TaskCounts>, TimersError>> {
+        Box::pin(async move {
+            let counts = self.service()?.task_counts(lanes(of), projects.clone());
+            counts.await.map_err(error)
         })
     }
 

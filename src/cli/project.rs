@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 use super::client::{Client, ClientError, Kind, ServerArg, StartWait, typed};
 use super::task::{length, segment};
 use super::{Failure, Global, Outcome, output, table};
-use crate::api::projects::model::{ProjectList, ProjectSettings, ProjectView, ServiceSettings};
+use crate::api::projects::model::{
+    EndedTasks, PendingTasks, ProjectList, ProjectSettings, ProjectStats, ProjectView,
+    RefusedCreates, ServiceSettings,
+};
 use crate::api::tasks::model::{Length, RetryInfo};
 use crate::client::http::Method;
 use crate::config::Overrides;
@@ -26,6 +29,8 @@ enum OfProject {
     Get(One),
     /// Lists the projects of which something was put
     List(To),
+    /// Counts its tasks by where they stand, and the creates that the instance which answers has refused
+    Stats(One),
     /// Keeps its tasks from being dispatched
     Pause(One),
     /// Ends its pause
@@ -226,6 +231,17 @@ impl One {
     }
 }
 
+impl One {
+    fn stats(&self, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let told = client.ask(Kind::AllLanes, &Method::GET, &self.path("/stats"), &[], None)?;
+        match global.json() {
+            true => output::line(&told.to_string()),
+            false => output::line(&counted(&typed(&told)?)),
+        }
+    }
+}
+
 impl OneService {
     fn path(&self, action: &str) -> String {
         format!("v1/projects/{}/services/{}{action}", self.project, self.service)
@@ -313,6 +329,7 @@ impl Project {
             }
             OfProject::Get(one) => one.get(global),
             OfProject::List(to) => list(&to, global),
+            OfProject::Stats(one) => one.stats(global),
             OfProject::Pause(one) => {
                 one.to.change(ANY, &Method::POST, &one.path(":pause"), Some(&bare), global)
             }
@@ -401,6 +418,30 @@ fn whole(project: &ProjectView) -> String {
         let of = format!("{}, revision {}{paused}", service.settings.address, service.revision);
         row(&format!("service {name}"), of);
     }
+    table.trim_fmt()
+}
+
+/// How many tasks a project has, a line each.
+fn counted(stats: &ProjectStats) -> String {
+    let ProjectStats { project, pending, ended, refused } = stats;
+    let PendingTasks { total, delay, ready, overdue, running } = *pending;
+    let EndedTasks { finished, failed, cancelled, expired } = *ended;
+    let RefusedCreates { over_create_rate } = *refused;
+    let mut table = table::plain();
+    table.add_row(["project".to_owned(), project.clone()]);
+    let counts = [
+        ("pending", total),
+        ("  delay", delay),
+        ("  ready", ready),
+        ("    overdue", overdue),
+        ("  running", running),
+        ("finished", finished),
+        ("failed", failed),
+        ("cancelled", cancelled),
+        ("expired", expired),
+        ("refused (over_create_rate)", over_create_rate),
+    ];
+    table.add_rows(counts.map(|(name, count)| [name.to_owned(), count.to_string()]));
     table.trim_fmt()
 }
 

@@ -5,6 +5,7 @@
 //!    that was asked. So a task is found right after its create was acknowledged.
 //! 2. A cancel has an end only if its lane has decided it, or the index has the end of its task.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
@@ -13,7 +14,9 @@ use super::replies::Reply;
 use super::service::{Error, Service, Ticket};
 use crate::engine::sealed::{self, Submission};
 use crate::engine::task::id::TaskId;
-use crate::engine::timers::{TaskCancel, TaskFilter, TaskRecord, Timer, TimerId, TimerState};
+use crate::engine::timers::{
+    TaskCancel, TaskCounts, TaskFilter, TaskRecord, Timer, TimerId, TimerState,
+};
 use crate::engine::{Lane, Outcome, Record, Source, TopicId};
 use crate::timers::index::{After, Reader, TaskListing};
 
@@ -49,6 +52,29 @@ impl Service {
         most: usize,
     ) -> Result<TaskListing, Error> {
         self.look(&[lane], move |reader| reader.tasks(lane, &filter, after, most)).await
+    }
+
+    /// How many tasks of these projects these lanes have together, by where they stand now.
+    ///
+    /// # Errors
+    /// As those of [`task`](Self::task).
+    pub async fn task_counts(
+        &self,
+        lanes: Vec<Lane>,
+        projects: BTreeSet<String>,
+    ) -> Result<BTreeMap<String, TaskCounts>, Error> {
+        let now = self.now().ok_or(Error::Timeless)?;
+        let of = lanes.clone();
+        let count = move |reader: &Reader| {
+            let mut all: BTreeMap<String, TaskCounts> = BTreeMap::new();
+            for lane in of {
+                for (project, counts) in reader.task_counts(lane, &projects, now)? {
+                    all.entry(project).or_default().add(counts);
+                }
+            }
+            Ok(all)
+        };
+        self.look(&lanes, count).await
     }
 
     /// Writes the creates of tasks, wherever their lanes run, and waits until each is acknowledged or it is `by`.

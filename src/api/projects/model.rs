@@ -132,6 +132,54 @@ pub struct ProjectList {
     pub projects: Vec<ProjectRow>,
 }
 
+/// Tasks of a project that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PendingTasks {
+    /// All of them.
+    pub total: u64,
+    /// They wait for their time. One that falls due counts here until the minute is over, unless a worker has it.
+    pub delay: u64,
+    /// They are due, and their calls have not begun.
+    pub ready: u64,
+    /// Those among the ready ones that no worker has, because of a limit or a pause. They fell due in a minute that is over.
+    pub overdue: u64,
+    /// Their calls are open, as far as that is known: for 200 ms at least.
+    pub running: u64,
+}
+
+/// Tasks of a project that have ended, as long as its history has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EndedTasks {
+    /// They are done.
+    pub finished: u64,
+    /// They failed.
+    pub failed: u64,
+    /// Somebody cancelled them.
+    pub cancelled: u64,
+    /// Their time was over before they began.
+    pub expired: u64,
+}
+
+/// Creates that the instance which answers has refused since it started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RefusedCreates {
+    /// With 429, `over_create_rate`.
+    pub over_create_rate: u64,
+}
+
+/// How many tasks a project has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ProjectStats {
+    /// Its name.
+    pub project: String,
+    /// Those that have not ended.
+    pub pending: PendingTasks,
+    /// Those that have.
+    pub ended: EndedTasks,
+    /// Creates that were refused here.
+    pub refused: RefusedCreates,
+}
+
 /// What may go to a topic.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TargetSettings {

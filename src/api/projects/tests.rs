@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::tasks::Failure;
 use super::super::tasks::tests::{Api, Told};
+use crate::engine::timers::TaskCounts;
 
 async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
     let request = Request::builder().method(method).uri(path).header(header::IF_MATCH, revision);
@@ -227,4 +228,45 @@ async fn a_pause_of_a_target_is_made_to_the_revision_that_it_names() {
     let told = with_match(&api, "POST", "/v1/targets/orders:resume", "\"0\"", &json!({})).await;
     assert_eq!((told.status, told.code()), (409, "revision_conflict"));
     assert!(api.world().registry.is_target_paused("orders"));
+}
+
+#[tokio::test]
+async fn the_tasks_of_a_project_are_counted_for_who_may_know_of_it() {
+    let api = Api::with_tokens();
+    let limits = json!({"create_rate": 0.001});
+    assert_eq!(api.ask("admin", "PUT", "/v1/projects/shop", &limits).await.status, 200);
+    let counts = TaskCounts {
+        delay: 5,
+        ready: 4,
+        overdue: 3,
+        running: 2,
+        finished: 60,
+        failed: 7,
+        cancelled: 8,
+        expired: 9,
+    };
+    api.world().counts.insert("shop".to_owned(), counts);
+    let task = json!({"project": "shop", "group": "o", "delay": 5, "url": "https://a.example"});
+    let statuses = [
+        api.ask("writer", "POST", "/v1/tasks/http", &task).await.status,
+        api.ask("writer", "POST", "/v1/tasks/http", &task).await.status,
+    ];
+    assert_eq!(statuses, [201, 429]);
+    let (path, none) = ("/v1/projects/shop/stats", Value::Null);
+    let told = api.ask("reader", "GET", path, &none).await;
+    let want = json!({
+        "project": "shop",
+        "pending": {"total": 11, "delay": 5, "ready": 4, "overdue": 3, "running": 2},
+        "ended": {"finished": 60, "failed": 7, "cancelled": 8, "expired": 9},
+        "refused": {"over_create_rate": 1},
+    });
+    assert_eq!((told.status, &told.json), (200, &want));
+    // A project need not have been put to have tasks, and another one is as if it were not there.
+    let told = api.ask("admin", "GET", "/v1/projects/bank/stats", &none).await;
+    assert_eq!((told.status, &told.json["pending"]["total"]), (200, &json!(0)));
+    let told = api.ask("reader", "GET", "/v1/projects/bank/stats", &none).await;
+    assert_eq!((told.status, told.code()), (404, "unknown_project"));
+    api.world().failure = Some(Failure::Moving("moves".to_owned()));
+    let told = api.ask("reader", "GET", path, &none).await;
+    assert_eq!((told.status, told.code()), (503, "lane_moving"));
 }

@@ -15,6 +15,7 @@ pub mod model;
 mod quota;
 pub(super) mod single;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -35,6 +36,7 @@ use super::serve::Front;
 use super::timers::{model::Soon, no_such_method};
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Project;
+use crate::engine::timers::TaskCounts;
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
 pub use quota::Quotas;
@@ -183,6 +185,14 @@ pub trait Desk: Send + Sync + 'static {
         id: &'a TaskId,
         wait: Duration,
     ) -> Soon<'a, Result<CancelAnswer, Failure>>;
+    /// How many tasks of these projects there are, by where they stand. A project without any is not told.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn counts<'a>(
+        &'a self,
+        projects: &'a BTreeSet<String>,
+    ) -> Soon<'a, Result<BTreeMap<String, TaskCounts>, Failure>>;
     /// Makes a task due now that waits or has failed; gives it back as it is then.
     ///
     /// # Errors
@@ -276,6 +286,15 @@ async fn within<T>(most: Duration, soon: Soon<'_, T>) -> Result<T, Failure> {
             most.as_secs()
         ))
     })
+}
+
+/// How many tasks of these projects there are, by where they stand.
+pub(super) async fn counts(
+    tasks: &Tasks,
+    projects: &BTreeSet<String>,
+) -> Result<BTreeMap<String, TaskCounts>, Problem> {
+    tasks.desk.in_force()?;
+    Ok(within(LOOK_MAX, tasks.desk.counts(projects)).await??)
 }
 
 /// The answer with JSON.

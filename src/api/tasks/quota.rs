@@ -11,6 +11,7 @@ use axum::http::StatusCode;
 use parking_lot::Mutex;
 
 use super::super::problem::Problem;
+use super::super::projects::model::RefusedCreates;
 use crate::engine::Millis;
 use crate::engine::task::bucket::{Bucket, Rate};
 use crate::engine::task::registry::Project;
@@ -22,6 +23,8 @@ const EPOCH: Millis = Millis(1 << 50);
 pub struct Quotas {
     began: Instant,
     buckets: Mutex<HashMap<String, Held>>,
+    /// Of the projects that were refused creates.
+    refused: Mutex<HashMap<String, RefusedCreates>>,
 }
 
 struct Held {
@@ -32,7 +35,7 @@ struct Held {
 
 impl Default for Quotas {
     fn default() -> Self {
-        Self { began: Instant::now(), buckets: Mutex::default() }
+        Self { began: Instant::now(), buckets: Mutex::default(), refused: Mutex::default() }
     }
 }
 
@@ -50,6 +53,7 @@ impl Quotas {
         let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         let now = Millis(EPOCH.0.saturating_add(passed));
         let Err(wait) = self.take_at(now, name, project, instances) else { return Ok(()) };
+        self.refused.lock().entry(name.to_owned()).or_default().over_create_rate += 1;
         let rate = project.create_rate.map_or(0, Rate::whole_per_1000_s) as f64 / 1_000.0;
         let detail = format!(
             "the project {name} may create {rate} tasks a second (`create_rate`), and up to {} at once, over all instances with the API; \
@@ -58,6 +62,11 @@ impl Quotas {
         );
         let seconds = u32::try_from(wait.0.div_ceil(1_000).max(1)).unwrap_or(u32::MAX);
         Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, "over_create_rate", detail).later(seconds))
+    }
+
+    /// How many creates of a project were refused.
+    pub(in crate::api) fn refused(&self, name: &str) -> RefusedCreates {
+        self.refused.lock().get(name).copied().unwrap_or_default()
     }
 
     /// The same at a time; an error is how long to wait.

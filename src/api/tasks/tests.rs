@@ -1,6 +1,6 @@
 //! The rooms of tasks and projects behind their real router, with a desk in memory.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -31,6 +31,7 @@ pub(in crate::api) struct World {
     pub(in crate::api) registry: Registry,
     /// The last revision that was put.
     pub(in crate::api) revision: u64,
+    pub(in crate::api) counts: BTreeMap<String, TaskCounts>,
     cancelled: Vec<String>,
     retried: Vec<String>,
     /// What a cancel becomes; `None`: it hangs.
@@ -99,6 +100,16 @@ impl Desk for Fake {
         world.filter = Some(filter.clone());
         let tasks = world.tasks.values().cloned().collect();
         Box::pin(ready(world.fails(TaskPage { tasks, next: None })))
+    }
+
+    fn counts<'a>(
+        &'a self,
+        projects: &'a BTreeSet<String>,
+    ) -> Soon<'a, Result<BTreeMap<String, TaskCounts>, Failure>> {
+        let world = self.0.lock();
+        let mut found = world.counts.clone();
+        found.retain(|project, _| projects.contains(project));
+        Box::pin(ready(world.fails(found)))
     }
 
     fn cancel<'a>(
@@ -854,7 +865,7 @@ async fn tasks_are_spread_over_the_window_of_their_project_or_their_own() {
             told.json["trigger_at"].as_u64().expect("a time")
         }
     };
-    let mut seen = std::collections::BTreeSet::new();
+    let mut seen = BTreeSet::new();
     for n in 0..100 {
         let due = at(n, json!({})).await;
         assert!((base..base + 600_000).contains(&due), "{due}");

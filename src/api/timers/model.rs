@@ -3,6 +3,7 @@
 //! The API reaches the instance only through [`Timers`]; `app` implements it. Timers, filters and commands are those of
 //! the engine. Times are epoch milliseconds of the brokers' clocks.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::{Duration, Instant};
@@ -14,7 +15,8 @@ use crate::engine::task::id::TaskId;
 use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
     CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
-    TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName, TimerState,
+    TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName,
+    TimerState,
 };
 
 /// Where a page ended: what is behind it comes next.
@@ -178,6 +180,15 @@ pub trait Timers: Send + Sync + 'static {
         after: Option<Cursor>,
         most: usize,
     ) -> Soon<'a, Result<Page<TaskRecord>, TimersError>>;
+    /// How many tasks of these projects these lanes have together, by where they stand now. A project without any is not told.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    fn task_counts<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        projects: &'a BTreeSet<String>,
+    ) -> Soon<'a, Result<BTreeMap<String, TaskCounts>, TimersError>>;
     /// What became of the cancel of a task, waiting for at most so long.
     ///
     /// # Errors

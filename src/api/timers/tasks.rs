@@ -1,5 +1,6 @@
 //! Asks the owners of lanes about tasks: this instance, or others as [`peer`](mod@super::peer) does it.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,8 @@ use super::super::gate::Kind;
 use super::deadline::{self, Deadline};
 use super::list::{ROUNDS_MAX, merged};
 use super::model::{
-    Cursor, Page, TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, Timers, TimersError,
+    Cursor, Page, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskRetry, Timers,
+    TimersError,
 };
 use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, fault};
 use super::token::{self, BadToken};
@@ -24,6 +26,8 @@ pub(super) enum TaskQuestion {
     Find(TaskId),
     /// A page of all lanes.
     Page { filter: TaskFilter, after: Option<Cursor>, most: usize },
+    /// How many tasks of these projects all lanes have, by where they stand.
+    Count(BTreeSet<String>),
     /// What became of a cancel that stands in the one lane.
     Cancelled(String),
     /// The task of this id, of the one lane, is to be called now.
@@ -37,6 +41,7 @@ pub(super) enum TaskQuestion {
 pub(super) enum TaskReply {
     Found(Option<Box<TaskRecord>>),
     Page(Page<TaskRecord>),
+    Counted(BTreeMap<String, TaskCounts>),
     Cancelled(TaskCancel),
     Retried(TaskRetry),
     Payload(Option<Box<TaskPayload>>),
@@ -47,7 +52,7 @@ impl TaskQuestion {
     pub(super) fn kind(&self) -> Kind {
         match self {
             Self::Find(_) => Kind::Look,
-            Self::Page { .. } => Kind::Large,
+            Self::Page { .. } | Self::Count(_) => Kind::Large,
             Self::Cancelled(_) | Self::Retry(_) => Kind::Wait,
             // It may have a megabyte, and takes as long as a search does.
             Self::Payload(_) => Kind::Large,
@@ -77,6 +82,9 @@ pub(super) async fn answer(
                 page = Page { timers, more };
             }
             TaskReply::Page(page)
+        }
+        TaskQuestion::Count(projects) => {
+            TaskReply::Counted(timers.task_counts(lanes, projects).await?)
         }
         TaskQuestion::Cancelled(ticket) => {
             let lane = lanes.first().copied().unwrap_or_default();
@@ -179,6 +187,26 @@ impl TaskOwners {
             after = more;
         }
         Ok((all, after))
+    }
+
+    /// How many tasks of these projects there are, by where they stand. A project without any is not told.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    pub async fn counts(
+        &self,
+        projects: &BTreeSet<String>,
+    ) -> Result<BTreeMap<String, TaskCounts>, TimersError> {
+        let deadline = Deadline::new(Instant::now(), deadline::LOOK);
+        let mut all: BTreeMap<String, TaskCounts> = BTreeMap::new();
+        let what = PeerRequest::Task(TaskQuestion::Count(projects.clone()));
+        for reply in self.0.all(what, deadline).await? {
+            let PeerReply::Task(TaskReply::Counted(counts)) = reply else { return Err(fault()) };
+            for (project, counts) in counts {
+                all.entry(project).or_default().add(counts);
+            }
+        }
+        Ok(all)
     }
 
     /// What became of a cancel that is written to this lane, waiting for at most so long, by the owner that the lane has by

@@ -1,7 +1,7 @@
 //! Two instances in one process, with timers in memory, behind the real listener.
 
 use parking_lot::Mutex;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::future::ready;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ use super::super::{Front, Hosts, Report, Rooms, Status, serve};
 use super::model::*;
 use super::*;
 use crate::engine::task::id::TaskId;
-use crate::engine::timers::{Timer, TimerId, Version};
+use crate::engine::timers::{TaskStatus, Timer, TimerId, Version, group_of};
 use crate::engine::{Lane, Offset, Record, UnixMillis};
 use crate::patient::{eventually, patient};
 
@@ -197,6 +197,24 @@ impl Timers for Instance {
         behind.truncate(most);
         let more = behind.last().filter(|_| has_more).map(TaskRecord::cursor);
         Box::pin(ready(Ok(Page { timers: behind, more })))
+    }
+
+    fn task_counts<'a>(
+        &'a self,
+        lanes: &'a [u16],
+        projects: &'a BTreeSet<String>,
+    ) -> Soon<'a, Result<BTreeMap<String, TaskCounts>, TimersError>> {
+        let world = self.world();
+        let mut all: BTreeMap<String, TaskCounts> = BTreeMap::new();
+        for of in world.tasks.iter().filter(|of| lanes.contains(&of.lane.0)) {
+            let group = group_of(of.timer.label.as_deref());
+            let Some((project, _)) = group.filter(|(name, _)| projects.contains(*name)) else {
+                continue;
+            };
+            let status = TaskStatus::of(&of.timer, UnixMillis(world.now));
+            *all.entry(project.to_owned()).or_default().of(status) += 1;
+        }
+        Box::pin(ready(Ok(all)))
     }
 
     fn task_cancel<'a>(

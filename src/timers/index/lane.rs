@@ -13,7 +13,8 @@ use super::position::Position;
 use super::store::{StoreError, Tree};
 use super::string_table::StringTable;
 use crate::engine::timers::{
-    Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState,
+    Attempt, CancelMark, Change, Forgettable, Live, Progress, TaskCounts, TaskStatus, Timer,
+    TimerId, TimerState, group_of,
 };
 use crate::engine::{Offset, UnixMillis};
 
@@ -44,6 +45,52 @@ pub(super) struct Tables {
     pub(super) live: u64,
     pub(super) ended: u64,
     pub(super) cancel_marks: u64,
+    /// Tasks by project. A project without tasks is not here.
+    pub(super) projects: BTreeMap<Box<str>, OfProject>,
+}
+
+/// The tasks of one project.
+#[derive(Debug, Default)]
+pub(super) struct OfProject {
+    /// By status. Those that wait in their lane count as [`TaskStatus::Delay`] here, however late they are.
+    counts: TaskCounts,
+    /// These, by the minute in which something is done with them.
+    waiting: BTreeMap<u32, u32>,
+}
+
+impl OfProject {
+    /// Counts a task, or takes it out; `false`: no task is left.
+    fn count(&mut self, state: TimerState, task: &Progress, is_there: bool) -> bool {
+        // Nothing is due at the epoch: this is `Delay` for all that wait in their lane.
+        let status = TaskStatus::of_progress(state, task, UnixMillis(0));
+        let count = self.counts.of(status);
+        *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
+        if status == TaskStatus::Delay {
+            tally(&mut self.waiting, minute(task.next_at), is_there);
+        }
+        self.counts != TaskCounts::default()
+    }
+
+    /// The counts at a time.
+    pub(super) fn at(&self, now: UnixMillis) -> TaskCounts {
+        let before = self.waiting.range(..minute(now));
+        let overdue = before.map(|(_, count)| u64::from(*count)).sum::<u64>();
+        let TaskCounts { delay, ready, .. } = self.counts;
+        let (delay, ready) = (delay.saturating_sub(overdue), ready + overdue);
+        TaskCounts { delay, ready, overdue, ..self.counts }
+    }
+}
+
+/// Counts one more of something, or one less.
+fn tally<K: Ord>(counts: &mut BTreeMap<K, u32>, of: K, is_there: bool) {
+    if is_there {
+        *counts.entry(of).or_default() += 1;
+    } else if let Some(count) = counts.get_mut(&of) {
+        *count -= 1;
+        if *count == 0 {
+            counts.remove(&of);
+        }
+    }
 }
 
 /// The minute in which something is due; the last one stands for all that follow.
@@ -58,14 +105,17 @@ impl Tables {
         let Some(target) = self.strings.number(target).filter(|_| !state.is_final()) else {
             return;
         };
-        let due = (target, minute(due));
-        if is_there {
-            *self.due.entry(due).or_default() += 1;
-        } else if let Some(count) = self.due.get_mut(&due) {
-            *count -= 1;
-            if *count == 0 {
-                self.due.remove(&due);
-            }
+        tally(&mut self.due, (target, minute(due)), is_there);
+    }
+
+    /// Counts a task of a project.
+    fn count_task(&mut self, project: &str, state: TimerState, task: &Progress, is_there: bool) {
+        let of = match self.projects.get_mut(project) {
+            Some(of) => of,
+            None => self.projects.entry(project.into()).or_default(),
+        };
+        if !of.count(state, task, is_there) {
+            self.projects.remove(project);
         }
     }
 }
@@ -212,6 +262,9 @@ impl Lane {
                 Count::Timer { state, target, due, is_there } => {
                     tables.count(state, &target, due, is_there);
                 }
+                Count::Task { project, state, task, is_there } => {
+                    tables.count_task(&project, state, &task, is_there);
+                }
                 Count::CancelMark { is_there: true } => tables.cancel_marks += 1,
                 Count::CancelMark { is_there: false } => {
                     tables.cancel_marks = tables.cancel_marks.saturating_sub(1)
@@ -317,6 +370,10 @@ fn load_entry(
         TIMER => {
             let (state, live) = entry::read_live(entry::name_in(key)?, value, &tables.strings)?;
             tables.count(state, &live.target, live.due, true);
+            if let (Some(task), Some((project, _))) = (&live.task, group_of(live.label.as_deref()))
+            {
+                tables.count_task(project, state, task, true);
+            }
             if !state.is_final() {
                 each(Held::Live(live));
             }
@@ -337,8 +394,22 @@ fn load_entry(
 }
 
 enum Count {
-    Timer { state: TimerState, target: Arc<str>, due: UnixMillis, is_there: bool },
-    CancelMark { is_there: bool },
+    Timer {
+        state: TimerState,
+        target: Arc<str>,
+        due: UnixMillis,
+        is_there: bool,
+    },
+    /// One that is a task of a project, too.
+    Task {
+        project: Box<str>,
+        state: TimerState,
+        task: Progress,
+        is_there: bool,
+    },
+    CancelMark {
+        is_there: bool,
+    },
 }
 
 /// What a batch comes to.
@@ -431,6 +502,10 @@ impl BatchChanges<'_> {
     fn count(&mut self, timer: &Timer, is_there: bool) {
         let (state, target, due) = (timer.state, Arc::clone(&timer.target), timer.due);
         self.counts.push(Count::Timer { state, target, due, is_there });
+        if let (Some(task), Some((project, _))) = (timer.task, group_of(timer.label.as_deref())) {
+            let project = project.into();
+            self.counts.push(Count::Task { project, state, task, is_there });
+        }
     }
 
     fn set_cancel_mark(

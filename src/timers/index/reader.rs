@@ -1,7 +1,7 @@
 //! Queries of the index, from any thread.
 
 use parking_lot::RwLock;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use super::position::Position;
 use super::store::StoreError;
 use super::{Error, Lanes};
 use crate::engine::timers::{
-    Attempt, Filter, Forecast, LaneTimer, TaskFilter, TaskRecord, Timer, TimerId, group_of,
-    id_prefix,
+    Attempt, Filter, Forecast, LaneTimer, TaskCounts, TaskFilter, TaskRecord, Timer, TimerId,
+    group_of, id_prefix,
 };
 use crate::engine::{After, Lane, UnixMillis};
 use crate::telemetry::Rebuilt;
@@ -326,6 +326,26 @@ impl Reader {
             ended: sum.ended + of.ended,
             cancel_marks: sum.cancel_marks + of.cancel_marks,
         }))
+    }
+
+    /// How many tasks of these projects a lane has, by where they stand at a time. A project without any is not told.
+    ///
+    /// # Errors
+    /// As those of [`position`](Self::position).
+    pub fn task_counts(
+        &self,
+        lane: Lane,
+        projects: &BTreeSet<String>,
+        now: UnixMillis,
+    ) -> Result<BTreeMap<String, TaskCounts>, Error> {
+        self.with_lane(lane, |shared| {
+            let tables = shared.tables();
+            let of = |project: &String| {
+                let counts = tables.projects.get(project.as_str())?.at(now);
+                Some((project.clone(), counts))
+            };
+            Ok(projects.iter().filter_map(of).collect())
+        })
     }
 
     /// How much stands in the index of one lane.

@@ -1,4 +1,4 @@
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -10,8 +10,8 @@ use crate::engine::header::Code;
 use crate::engine::task::result::{Outcome, TaskResult};
 use crate::engine::task::scope::TasksPartition;
 use crate::engine::timers::{
-    Attempt, CancelMark, Filter, HeldBy, Live, Progress, Replaced, Timer, TimerState, Version,
-    VersionBound,
+    Attempt, CancelMark, Filter, HeldBy, Live, Progress, Replaced, TaskCounts, TaskStatus, Timer,
+    TimerState, Version, VersionBound,
 };
 
 mod answers;
@@ -92,6 +92,7 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
     })?;
     model.timers = listed(&index.reader(), lane, &Filter::default(), true)?;
     assert_eq!(model.live(), live, "what the engine is told is what is listed");
+    check_counts(index, lane, &model)?;
     let mut entries = Model::default();
     index.entries(lane, |change| entries.change(&change))?;
     assert_eq!(
@@ -100,6 +101,32 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
         "what is verified is what is listed"
     );
     Ok((position, entries))
+}
+
+/// Tasks are counted as they are listed.
+fn check_counts(index: &Index, lane: Lane, model: &Model) -> Result<(), Error> {
+    let projects: BTreeSet<String> = (0..4).map(|n| format!("project-{n}")).collect();
+    for now in [0, 40_000_000, u64::MAX].map(UnixMillis) {
+        let found = index.reader().task_counts(lane, &projects, now)?;
+        assert_eq!(found, counted(model, now), "at {now:?}");
+    }
+    Ok(())
+}
+
+/// The tasks of a model by project and status, one after the other.
+fn counted(model: &Model, now: UnixMillis) -> BTreeMap<String, TaskCounts> {
+    let mut all: BTreeMap<String, TaskCounts> = BTreeMap::new();
+    // What falls due in this minute is not overdue before it is over.
+    let minute = UnixMillis((now.0 / 60_000 * 60_000).saturating_sub(1));
+    for timer in model.timers.values() {
+        let (Some(task), Some(label)) = (&timer.task, &timer.label) else { continue };
+        let status = TaskStatus::of(timer, minute);
+        let is_held = task.held.is_some() || task.breaker;
+        let of = all.entry(label[.."project-0".len()].to_owned()).or_default();
+        *of.of(status) += 1;
+        of.overdue += u64::from(status == TaskStatus::Ready && !is_held);
+    }
+    all
 }
 
 /// All timers that a filter means, page by page.
@@ -195,7 +222,8 @@ fn progress(n: u64) -> Progress {
         failures: small % 5,
         rounds: small,
         interruptions: (n % 6) as u16,
-        held: n.is_multiple_of(2).then_some(held),
+        // Every second one has a label, and some of those wait in their lane.
+        held: (!(n / 2).is_multiple_of(3)).then_some(held),
         begun: n.is_multiple_of(3),
         open: n.is_multiple_of(4),
         cancelling: n.is_multiple_of(7),
@@ -278,6 +306,7 @@ proptest! {
                     let changes: Vec<Change> = changes.into_iter().map(|n| change(n.into())).collect();
                     index.apply(Lane(lane), &changes, Offset(*next), UnixMillis(7)).expect("applied");
                     changes.iter().for_each(|change| model.change(change));
+                    check_counts(&index, Lane(lane), model).expect("told");
                 }
                 Step::Clear(lane) => {
                     index.clear(Lane(lane)).expect("cleared");

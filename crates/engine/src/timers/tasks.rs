@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde::{Deserialize, Serialize};
 
-use super::progress::Attempt;
+use super::progress::{Attempt, Progress};
 use super::{LaneTimer, Timer, TimerState};
 use crate::header;
 use crate::task::id::{IdError, TaskId};
@@ -49,8 +49,13 @@ impl TaskStatus {
     /// The status of a task. `now`: the brokers' time.
     #[must_use]
     pub fn of(timer: &Timer, now: UnixMillis) -> Self {
-        let task = timer.task.unwrap_or_default();
-        match timer.state {
+        Self::of_progress(timer.state, &timer.task.unwrap_or_default(), now)
+    }
+
+    /// The status of a task whose timer is in this state.
+    #[must_use]
+    pub fn of_progress(state: TimerState, task: &Progress, now: UnixMillis) -> Self {
+        match state {
             TimerState::Delay if task.held.is_some() && task.open => Self::Running,
             // It was due when its worker sent it back.
             TimerState::Delay if task.held.is_some() || task.breaker || task.next_at <= now => {
@@ -81,6 +86,56 @@ impl TaskStatus {
     #[must_use]
     pub const fn is_final(self) -> bool {
         !matches!(self, Self::Delay | Self::Ready | Self::Running)
+    }
+}
+
+/// How many tasks of a project stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCounts {
+    /// [`TaskStatus::Delay`], and those that fell due in this minute and wait in their lane.
+    pub delay: u64,
+    /// [`TaskStatus::Ready`], without these.
+    pub ready: u64,
+    /// Of those that are ready: they wait in their lane, and fell due in a minute that is over.
+    pub overdue: u64,
+    /// [`TaskStatus::Running`].
+    pub running: u64,
+    /// [`TaskStatus::Finished`], as long as that is remembered.
+    pub finished: u64,
+    /// [`TaskStatus::Failed`], likewise.
+    pub failed: u64,
+    /// [`TaskStatus::Cancelled`], likewise.
+    pub cancelled: u64,
+    /// [`TaskStatus::Expired`], likewise.
+    pub expired: u64,
+}
+
+impl TaskCounts {
+    /// Those that have not ended.
+    #[must_use]
+    pub const fn pending(&self) -> u64 {
+        self.delay + self.ready + self.running
+    }
+
+    /// Where the tasks of this status are counted.
+    pub fn of(&mut self, status: TaskStatus) -> &mut u64 {
+        match status {
+            TaskStatus::Delay => &mut self.delay,
+            TaskStatus::Ready => &mut self.ready,
+            TaskStatus::Running => &mut self.running,
+            TaskStatus::Finished => &mut self.finished,
+            TaskStatus::Failed => &mut self.failed,
+            TaskStatus::Cancelled => &mut self.cancelled,
+            TaskStatus::Expired => &mut self.expired,
+        }
+    }
+
+    /// Counts the tasks of another lane, too.
+    pub fn add(&mut self, mut other: Self) {
+        for status in TaskStatus::ALL {
+            *self.of(status) += *other.of(status);
+        }
+        self.overdue += other.overdue;
     }
 }
 

@@ -102,3 +102,18 @@ async fn a_retry_and_a_payload_are_asked_of_the_owner_of_the_lane() {
     assert_eq!(owners.retry(1, &other).await, Ok(TaskRetry::Absent));
     assert_eq!(owners.payload(1, &other).await, Ok(None));
 }
+
+#[tokio::test]
+async fn the_tasks_of_all_lanes_are_counted_by_project() {
+    let tasks: Vec<_> =
+        (0..10_u16).map(|n| task(n % LANES, &format!("t{n}"), u64::from(n) + 1)).collect();
+    let (pair, owners) = pair(&tasks).await;
+    pair.with(|world| world.now = NOW + 4);
+    let projects = BTreeSet::from(["shop".to_owned(), "none".to_owned()]);
+    let shop = TaskCounts { ready: 4, delay: 6, ..TaskCounts::default() };
+    let want = BTreeMap::from([("shop".to_owned(), shop)]);
+    assert_eq!(owners.counts(&projects).await, Ok(want));
+    pair.with(|world| world.owners[1] = None);
+    let moving = owners.counts(&projects).await;
+    assert!(matches!(moving, Err(TimersError::Moving(_))), "{moving:?}");
+}
