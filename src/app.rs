@@ -142,6 +142,9 @@ pub async fn run_reloading(
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
     let tasks = config.roles.api.then(|| TasksOfInstance::new(&known).rooms(&config));
+    let counting = tasks
+        .clone()
+        .map(|tasks| tokio::spawn(api::tasks::count_pending(tasks, closed(&stopping))));
     let rooms = Rooms { timers, tasks };
     let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
@@ -151,6 +154,9 @@ pub async fn run_reloading(
     // Health stays visible while the lanes drain.
     drop(stopping);
     let _ = tokio::join!(serving, tidying);
+    if let Some(counting) = counting {
+        let _ = counting.await;
+    }
     ended.inspect(|()| tracing::info!("stopped"))
 }
 

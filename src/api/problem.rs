@@ -190,6 +190,7 @@ const TITLES: [(&str, &str); 71] = [
     ("not_tracked",       "timers are not tracked here"),
     ("not_utf8",          "not UTF-8"),
     ("over_create_rate",  "the project creates too many tasks"),
+    ("over_pending",      "the project has too many pending tasks"),
     ("payload_gone",      "the payload of the task is gone"),
     ("project_deleted",   "the project was deleted"),
     ("project_denied",    "the token does not cover this"),

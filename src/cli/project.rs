@@ -135,6 +135,9 @@ struct Put {
     /// Tasks that may be created at once [default: what comes in a second]
     #[arg(long, value_name = "N", requires = "create_rate")]
     create_burst: Option<u32>,
+    /// Pending tasks that it may have; a create beyond that is refused. Some more may be created
+    #[arg(long, value_name = "N")]
+    max_pending: Option<u64>,
     /// How far ahead its tasks may be when they are created, from 1s [default: max-delay of the lanes]
     #[arg(long, value_name = "DURATION", value_parser = length)]
     max_delay: Option<Length>,
@@ -279,6 +282,7 @@ impl Put {
             burst,
             create_rate: self.create_rate,
             create_burst: self.create_burst,
+            max_pending: self.max_pending,
             max_delay: self.max_delay.clone(),
             max_body: self.max_body,
             window: self.window.clone(),
@@ -426,7 +430,7 @@ fn counted(stats: &ProjectStats) -> String {
     let ProjectStats { project, pending, ended, refused } = stats;
     let PendingTasks { total, delay, ready, overdue, running } = *pending;
     let EndedTasks { finished, failed, cancelled, expired } = *ended;
-    let RefusedCreates { over_create_rate } = *refused;
+    let RefusedCreates { over_create_rate, over_pending } = *refused;
     let mut table = table::plain();
     table.add_row(["project".to_owned(), project.clone()]);
     let counts = [
@@ -440,6 +444,7 @@ fn counted(stats: &ProjectStats) -> String {
         ("cancelled", cancelled),
         ("expired", expired),
         ("refused (over_create_rate)", over_create_rate),
+        ("refused (over_pending)", over_pending),
     ];
     table.add_rows(counts.map(|(name, count)| [name.to_owned(), count.to_string()]));
     table.trim_fmt()
@@ -486,7 +491,7 @@ mod tests {
     fn what_the_options_say_is_a_change_that_is_taken() {
         #[rustfmt::skip]
         let lines = [
-            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-delay 30d --max-body 4096 --window 5m --host a.example --host *.b.example --if-revision 3 --target a.* --target b --history 30d --paused",
+            "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-pending 1000 --max-delay 30d --max-body 4096 --window 5m --host a.example --host *.b.example --if-revision 3 --target a.* --target b --history 30d --paused",
             "x project put shop --if-revision 0",
             "x project put shop",
             "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",

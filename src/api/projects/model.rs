@@ -28,6 +28,9 @@ pub struct ProjectSettings {
     /// Tasks that may be created at once; what comes in a second if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub create_burst: Option<u32>,
+    /// Pending tasks that it may have; any number if nothing is said. The API counts every 5 s, so some more may be created.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_pending: Option<u64>,
     /// How far ahead its tasks may be when they are created, from 1s to the `max-delay` of the lanes; so far if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_delay: Option<Length>,
@@ -165,6 +168,8 @@ pub struct EndedTasks {
 pub struct RefusedCreates {
     /// With 429, `over_create_rate`.
     pub over_create_rate: u64,
+    /// With 429, `over_pending`.
+    pub over_pending: u64,
 }
 
 /// How many tasks a project has.

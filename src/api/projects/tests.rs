@@ -258,7 +258,7 @@ async fn the_tasks_of_a_project_are_counted_for_who_may_know_of_it() {
         "project": "shop",
         "pending": {"total": 11, "delay": 5, "ready": 4, "overdue": 3, "running": 2},
         "ended": {"finished": 60, "failed": 7, "cancelled": 8, "expired": 9},
-        "refused": {"over_create_rate": 1},
+        "refused": {"over_create_rate": 1, "over_pending": 0},
     });
     assert_eq!((told.status, &told.json), (200, &want));
     // A project need not have been put to have tasks, and another one is as if it were not there.

@@ -31,7 +31,7 @@ const IDEMPOTENCY_KEY: &str = "idempotency-key";
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
         (status = 201, description = "It is written; the same request id again has the same task_id", body = Created),
-        (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
+        (status = 429, description = "The project has created, or has, as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),
@@ -54,7 +54,7 @@ pub(in crate::api) async fn http(
     params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
     responses(
         (status = 201, description = "It is written; the same request id again has the same task_id", body = Created),
-        (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
+        (status = 429, description = "The project has created, or has, as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),
@@ -76,7 +76,7 @@ pub(in crate::api) async fn kafka(
     request_body = model::TaskBatch,
     responses(
         (status = 200, description = "What became of each, in order", body = CreatedBatch),
-        (status = 429, description = "The project has created as many tasks as it may; Retry-After says when to come back", body = model::Problem),
+        (status = 429, description = "The project has created, or has, as many tasks as it may; Retry-After says when to come back", body = model::Problem),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),

@@ -39,7 +39,7 @@ use crate::engine::task::registry::Project;
 use crate::engine::timers::TaskCounts;
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
-pub use quota::Quotas;
+pub use quota::{Quotas, count_pending};
 
 /// Bytes of a request for one task: a body of 1 MiB in base64 takes 1.4 MiB.
 const CREATE_BYTES_MAX: usize = 2 << 20;

@@ -161,6 +161,7 @@ impl Projects for Fake {
 /// An API with its world.
 pub(in crate::api) struct Api {
     world: Arc<Fake>,
+    tasks: Tasks,
     pub(in crate::api) access: Arc<Access>,
     pub(in crate::api) router: Router,
 }
@@ -194,9 +195,9 @@ impl Api {
         let desk = Arc::clone(&world) as Arc<dyn Desk>;
         let projects = Arc::clone(&world) as Arc<dyn Projects>;
         let front = Front::new(Hosts::new([]), Arc::new(Gate::new(None)), Arc::clone(&access));
-        let tasks = Some(Tasks { desk, projects, screen, quotas: Arc::default() });
-        let router = Rooms { timers: without_timers(), tasks }.router(&front);
-        Self { world, access, router }
+        let tasks = Tasks { desk, projects, screen, quotas: Arc::default() };
+        let router = Rooms { timers: without_timers(), tasks: Some(tasks.clone()) }.router(&front);
+        Self { world, tasks, access, router }
     }
 
     pub(in crate::api) fn world(&self) -> parking_lot::MutexGuard<'_, World> {
@@ -887,4 +888,34 @@ async fn tasks_are_spread_over_the_window_of_their_project_or_their_own() {
     for bad in [json!("61m"), json!(-1), json!("soon")] {
         assert_eq!(api.create(&json!({"window": bad})).await.places(), ["window"]);
     }
+}
+
+#[tokio::test]
+async fn creates_over_what_a_project_may_have_pending_are_refused_once_that_is_counted() {
+    let api = Api::new();
+    let bound = json!({"max_pending": 3});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &bound).await.status, 200);
+    assert_eq!(api.ask("", "GET", "/v1/projects/shop", &Value::Null).await.json["max_pending"], 3);
+    let count = async |ready| {
+        let counts = TaskCounts { ready, ..TaskCounts::default() };
+        api.world().counts.insert("shop".to_owned(), counts);
+        api.tasks.quotas.count(&api.tasks).await;
+    };
+    count(2).await;
+    assert_eq!(api.create(&json!({})).await.status, 201);
+    let told = api.create(&json!({})).await;
+    assert_eq!((told.status, told.code()), (429, "over_pending"));
+    assert_eq!(told.headers[header::RETRY_AFTER], "5");
+    assert_eq!(api.create(&json!({"project": "other"})).await.status, 201);
+    count(3).await;
+    assert_eq!(api.create(&json!({})).await.status, 429);
+    // Nobody answers: the last count stands.
+    api.world().failure = Some(Failure::Moving("moves".to_owned()));
+    count(1).await;
+    api.world().failure = None;
+    assert_eq!(api.create(&json!({})).await.status, 429);
+    count(1).await;
+    assert_eq!(api.create(&json!({})).await.status, 201);
+    let told = api.ask("", "GET", "/v1/projects/shop/stats", &Value::Null).await;
+    assert_eq!(told.json["refused"]["over_pending"], 3);
 }

@@ -54,6 +54,8 @@ pub const HISTORY_MIN: Millis = Millis::HOUR;
 pub const HISTORY_MAX: Millis = Millis(400 * 86_400_000);
 /// How long what ended is kept, if nothing else is said.
 pub const HISTORY: Millis = Millis(7 * 86_400_000);
+/// Most pending tasks that a project can be bounded to.
+pub const PENDING_MAX: u64 = 1_000_000_000;
 /// How far ahead a project may let its tasks be, at least.
 pub const DELAY_MIN: Millis = Millis::SECOND;
 /// How far ahead a project may let its tasks be, at most: no installation has a longer `max-delay`.
@@ -84,6 +86,8 @@ pub struct Project {
     pub create_rate: Option<Rate>,
     /// Tasks that may be created at once. As `burst` is to `rate`.
     pub create_burst: u32,
+    /// Pending tasks that it may have, up to [`PENDING_MAX`]; `None`: any number. A soft bound: the API counts every few seconds.
+    pub max_pending: Option<u64>,
     /// How far ahead its tasks may be when they are created, [`DELAY_MIN`] to [`DELAY_MAX`]; `None`: as far as the lanes take them.
     pub max_delay: Option<Millis>,
     /// How many bytes the body of a call or the value of a record may have, up to [`BODY_MAX`]; `None`: so many.
@@ -111,6 +115,7 @@ impl Project {
         burst: 1,
         create_rate: None,
         create_burst: 1,
+        max_pending: None,
         max_delay: None,
         max_body: None,
         window: Millis(0),
@@ -148,6 +153,8 @@ impl Project {
         let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
         let of_creates = ["create_rate", "create_burst"];
         let (create_rate, create_burst) = rate_and_burst(fields, wrongs, of_creates);
+        let max_pending =
+            fields.read("max_pending", wrongs, |value| integer(value, 0..=PENDING_MAX));
         let max_delay =
             fields.read("max_delay", wrongs, |value| length(value, DELAY_MIN..=DELAY_MAX));
         let max_body = fields.read("max_body", wrongs, |value| integer(value, 0..=BODY_MAX as u64));
@@ -161,6 +168,7 @@ impl Project {
             burst,
             create_rate,
             create_burst,
+            max_pending,
             max_delay,
             max_body: max_body.map(|bytes| bytes as usize),
             window: window.unwrap_or(Millis(0)),
@@ -188,6 +196,9 @@ impl Project {
         if let Some(rate) = self.create_rate {
             put("create_rate", number(rate));
             put("create_burst", json!(self.create_burst));
+        }
+        if let Some(tasks) = self.max_pending {
+            put("max_pending", json!(tasks));
         }
         if let Some(delay) = self.max_delay {
             put("max_delay", json!(delay.to_string()));
@@ -545,13 +556,14 @@ fn setting(key: &str, fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Settin
     }
 }
 
-const PROJECT_FIELDS: [&str; 12] = [
+const PROJECT_FIELDS: [&str; 13] = [
     "paused",
     "concurrency",
     "rate",
     "burst",
     "create_rate",
     "create_burst",
+    "max_pending",
     "max_delay",
     "max_body",
     "window",

@@ -58,7 +58,7 @@ fn a_project_that_was_never_put_has_the_defaults() {
 fn all_fields_are_read() {
     let mut registry = Registry::default();
     let project = r#"{"version":1,"revision":9,"deleted":true,"paused":true,"concurrency":10000,"rate":0.125,
-        "burst":7,"create_rate":2.5,"max_delay":"30d","max_body":0,"window":"5m","targets":["orders","billing\\..*"],"hosts":["a.example","*.b.example","10.0.0.7"],"history":"400d","quota":{"later":[1]}}"#;
+        "burst":7,"create_rate":2.5,"max_pending":0,"max_delay":"30d","max_body":0,"window":"5m","targets":["orders","billing\\..*"],"hosts":["a.example","*.b.example","10.0.0.7"],"history":"400d","quota":{"later":[1]}}"#;
     heard(&mut registry, SHOP, Some(project));
     let want = Project {
         revision: 9,
@@ -69,6 +69,7 @@ fn all_fields_are_read() {
         burst: 7,
         create_rate: rate(2_500),
         create_burst: 3,
+        max_pending: Some(0),
         max_delay: Some(Millis(30 * 86_400_000)),
         max_body: Some(0),
         window: Millis(300_000),
@@ -161,7 +162,7 @@ fn every_wrong_field_is_named() {
     let too_long = format!(r#"{{"address":"{longest}a"}}"#);
     let longest = format!(r#"{{"address":"{longest}"}}"#);
     #[rustfmt::skip]
-    let cases: [(&str, &str, &[&str]); 61] = [
+    let cases: [(&str, &str, &[&str]); 63] = [
         (SHOP, "{}",                                           &[]),
         (SHOP, r#"{"rate":null,"targets":null}"#,              &["rate", "targets"]),
         (SHOP, r#"{"concurrency":1,"history":"1h"}"#,          &[]),
@@ -185,6 +186,8 @@ fn every_wrong_field_is_named() {
         (SHOP, r#"{"window":"1h"}"#,                           &[]),
         (SHOP, r#"{"window":0}"#,                              &[]),
         (SHOP, r#"{"window":"1h1ms"}"#,                        &["window"]),
+        (SHOP, r#"{"max_pending":1000000000}"#,                &[]),
+        (SHOP, r#"{"max_pending":1000000001}"#,                &["max_pending"]),
         (SHOP, r#"{"rate":0.001}"#,                            &[]),
         (SHOP, r#"{"rate":1000000,"burst":1}"#,                &[]),
         (SHOP, r#"{"rate":0}"#,                                &["rate"]),
@@ -400,6 +403,7 @@ prop_compose! {
         (rate, burst) in rates(),
         targets in proptest::option::of(proptest::collection::vec("[a-z.*]{1,9}".prop_filter("sound", |text| Allow::new("", Some(std::slice::from_ref(text))).is_ok()), 0..4)),
         history in HISTORY_MIN.0..=HISTORY_MAX.0,
+        max_pending in proptest::option::of(0..=PENDING_MAX),
         max_delay in proptest::option::of(DELAY_MIN.0..=DELAY_MAX.0),
         max_body in proptest::option::of(0..=BODY_MAX),
         window in 0..=WINDOW_MAX.0,
@@ -407,7 +411,7 @@ prop_compose! {
     ) -> Project {
         let hosts = hosts.map(|of| Hosts::new(of).expect("sound"));
         let (history, max_delay) = (Millis(history), max_delay.map(Millis));
-        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, max_delay, max_body, window: Millis(window), targets: targets.map(|of| Topics::new(of).expect("sound")), hosts, history, services: BTreeMap::new() }
+        Project { revision, is_deleted, paused, concurrency, rate, burst, create_rate: rate, create_burst: burst, max_pending, max_delay, max_body, window: Millis(window), targets: targets.map(|of| Topics::new(of).expect("sound")), hosts, history, services: BTreeMap::new() }
     }
 }
 
