@@ -34,6 +34,8 @@ pub(super) mod services;
 pub(super) mod stats;
 pub(super) mod targets;
 
+pub(super) use stats::stats;
+
 use changes::{asked_for, changed, if_match, with_etag, write};
 use model::{
     Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,

@@ -9,6 +9,7 @@ mod grpc;
 mod limits;
 mod misbehaving;
 mod payloads;
+mod quotas;
 mod refused;
 mod targets;
 mod tokens;

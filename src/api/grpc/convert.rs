@@ -5,7 +5,8 @@ use waterclock_proto::v1;
 use waterclock_proto::v1::header::Content;
 
 use super::super::projects::model::{
-    ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
+    EndedTasks, PendingTasks, ProjectRow, ProjectSettings, ProjectStats, ProjectView,
+    RefusedCreates, ServiceSettings, ServiceView,
 };
 use super::super::tasks::model::{
     self, CancelOutcome, Length, PausedBy, RetryInfo, TaskStatus, TaskView, WaitsFor,
@@ -94,6 +95,7 @@ fn base(
     let options = options.unwrap_or_default();
     put_span(&mut map, "delay", options.delay);
     put(&mut map, "expires_at", options.expires_at, options.expires_at != 0);
+    put_span(&mut map, "window", options.window);
     put_span(&mut map, "timeout", options.timeout);
     put_text(&mut map, "service", options.named_service);
     if let Some(poll) = options.poll {
@@ -348,6 +350,11 @@ pub(super) fn project_fields(of: v1::ProjectSettings) -> Value {
     said("create_burst", of.create_burst.map(Value::from));
     said("targets", of.targets.map(|targets| targets.patterns.into()));
     said("history", of.history.map(span));
+    said("max_pending", of.max_pending.map(Value::from));
+    said("max_delay", of.max_delay.map(span));
+    said("max_body", of.max_body.map(Value::from));
+    said("window", of.window.map(span));
+    said("hosts", of.hosts.map(|hosts| hosts.hosts.into()));
     map.into()
 }
 
@@ -383,6 +390,11 @@ fn project_settings(of: ProjectSettings) -> v1::ProjectSettings {
         create_burst: of.create_burst,
         targets: of.targets.map(|patterns| v1::Patterns { patterns }),
         history: of.history.as_ref().and_then(length),
+        max_pending: of.max_pending,
+        max_delay: of.max_delay.as_ref().and_then(length),
+        max_body: of.max_body,
+        window: of.window.as_ref().and_then(length),
+        hosts: of.hosts.map(|hosts| v1::Hosts { hosts }),
     }
 }
 
@@ -412,6 +424,18 @@ pub(super) fn project(of: ProjectView) -> v1::Project {
         revision: of.revision,
         settings: Some(project_settings(of.settings)),
         services: of.services.into_iter().map(|(name, of)| (name, service(of))).collect(),
+    }
+}
+
+pub(super) fn project_stats(of: ProjectStats) -> v1::ProjectStats {
+    let PendingTasks { total, delay, ready, overdue, running } = of.pending;
+    let EndedTasks { finished, failed, cancelled, expired } = of.ended;
+    let RefusedCreates { over_create_rate, over_pending } = of.refused;
+    v1::ProjectStats {
+        project: of.project,
+        pending: Some(v1::PendingTasks { total, delay, ready, overdue, running }),
+        ended: Some(v1::EndedTasks { finished, failed, cancelled, expired }),
+        refused: Some(v1::RefusedCreates { over_create_rate, over_pending }),
     }
 }
 

@@ -109,7 +109,7 @@ fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
 fn kind(_: &Method, path: &str) -> Kind {
     match path.rsplit('/').next().unwrap_or_default() {
         "CreateHttpTask" | "CreateKafkaTask" => Kind::Create,
-        "GetTask" | "Get" => Kind::Look,
+        "GetTask" | "Get" | "GetStats" => Kind::Look,
         "ListTasks" | "BatchCreateTasks" | "List" => Kind::Large,
         _ => Kind::Wait,
     }

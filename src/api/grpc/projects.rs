@@ -93,6 +93,17 @@ impl v1::projects_server::Projects for Service {
         Ok(Response::new(convert::project(project)))
     }
 
+    async fn get_stats(
+        &self,
+        request: Request<v1::GetProjectRequest>,
+    ) -> Answered<v1::ProjectStats> {
+        let (caller, _) = asked_by(&request)?;
+        let project = request.into_inner().project;
+        named(&project, None)?;
+        let stats = projects::stats(&self.0, &caller, project).await.map_err(told)?;
+        Ok(Response::new(convert::project_stats(stats)))
+    }
+
     async fn put(&self, request: Request<v1::PutProjectRequest>) -> Answered<v1::Changed> {
         let of = request.get_ref();
         let settings = convert::project_fields(of.settings.clone().unwrap_or_default());

@@ -33,7 +33,7 @@ pub(super) fn code_of(problem: &Problem) -> Code {
 
 /// A field by its name in the messages: over HTTP what is ours stands beside the others.
 pub(super) fn field(at: &str) -> String {
-    const OPTIONS: [&str; 5] = ["delay", "poll", "expires_at", "timeout", "service"];
+    const OPTIONS: [&str; 6] = ["delay", "poll", "expires_at", "window", "timeout", "service"];
     let at = at.strip_prefix("body.").or_else(|| at.strip_prefix("path.")).unwrap_or(at);
     let first = at.split(['.', '[']).next().unwrap_or_default();
     match first {

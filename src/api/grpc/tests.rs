@@ -133,13 +133,14 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
             poll: Some(v1::Poll { interval: span(10, 0), rounds: 9 }),
             expires_at: NOW as i64 + 60_000,
             timeout: span(7, 0),
+            window: span(5, 0),
             named_service: "billing".to_owned(),
         }),
         ..call()
     };
     let same = json!({
         "project": "shop", "group": "orders", "delay": "2250ms", "service": "billing", "path": "/expire", "method": "PUT",
-        "headers": [["x-a", "b"], ["x-a", "c"]], "body": "{}", "request_id": "o-17", "expect": "2xx,404", "timeout": 7,
+        "headers": [["x-a", "b"], ["x-a", "c"]], "body": "{}", "request_id": "o-17", "expect": "2xx,404", "timeout": 7, "window": "5s",
         "retry": {"count": 3, "interval": "1500ms", "backoff": "exponential", "max_interval": "1m", "jitter": 0.25},
         "poll": {"interval": "10s", "rounds": 9}, "expires_at": NOW + 60_000,
     });
@@ -463,6 +464,11 @@ async fn a_project_and_its_services_are_put_shown_and_changed_as_over_http() {
         create_burst: Some(200),
         targets: Some(v1::Patterns { patterns: vec!["orders[.].*".to_owned()] }),
         history: span(86_400, 0),
+        max_pending: Some(1_000),
+        max_delay: span(3_600, 0),
+        max_body: Some(4_096),
+        window: span(60, 0),
+        hosts: Some(v1::Hosts { hosts: vec!["billing.example".to_owned()] }),
     };
     let put = v1::PutProjectRequest {
         project: "shop".to_owned(),
@@ -512,6 +518,11 @@ async fn a_project_and_its_services_are_put_shown_and_changed_as_over_http() {
     // The same, as HTTP has it: what is shown is put again.
     let over_http = api.ask("admin", "GET", "/v1/projects/shop", &Value::Null).await.json;
     assert_eq!(over_http["services"]["billing"]["retry"]["max_interval"], 3_600, "{over_http}");
+    let stats = client.get_stats(get.clone()).await.expect("counted").into_inner();
+    let over_http = api.ask("admin", "GET", "/v1/projects/shop/stats", &Value::Null).await.json;
+    assert_eq!(over_http["pending"]["total"], stats.pending.expect("counts").total, "{over_http}");
+    assert_eq!(over_http["ended"]["failed"], stats.ended.expect("counts").failed, "{over_http}");
+    assert_eq!(over_http["refused"]["over_pending"], stats.refused.expect("counts").over_pending);
     let status = client.put(put).await.expect_err("it was put by now");
     assert_eq!((status.code(), reason(&status).as_str()), (Code::Aborted, "revision_conflict"));
     let change = |if_revision| v1::ChangeProjectRequest { project: "shop".into(), if_revision };

@@ -9,6 +9,7 @@ use axum::routing::{MethodRouter, get};
 use axum::{Extension, Json};
 
 use super::super::auth::Caller;
+use super::super::problem::Problem;
 use super::super::tasks::model::Problem as ProblemBody;
 use super::super::tasks::{self, Tasks};
 use super::model::{EndedTasks, PendingTasks, ProjectStats, RefusedCreates};
@@ -39,18 +40,26 @@ pub(in crate::api) async fn show_stats(
     Extension(caller): Extension<Caller>,
     uri: Uri,
 ) -> Answered {
-    let named = Named::of(&uri, STATS)?;
-    if !caller.sees(named.project) {
-        return Err(no_project(named.project));
-    }
-    let project = named.project.to_owned();
-    let mut counts = tasks::counts(&tasks, &BTreeSet::from([project.clone()])).await?;
-    let counts = counts.remove(&project).unwrap_or_default();
-    let refused = tasks.quotas.refused(&project);
-    Ok(Json(stats(project, counts, refused)).into_response())
+    let project = Named::of(&uri, STATS)?.project.to_owned();
+    Ok(Json(stats(&tasks, &caller, project).await?).into_response())
 }
 
-fn stats(project: String, counts: TaskCounts, refused: RefusedCreates) -> ProjectStats {
+/// Counts the tasks of a project.
+pub(in crate::api) async fn stats(
+    tasks: &Tasks,
+    caller: &Caller,
+    project: String,
+) -> Result<ProjectStats, Problem> {
+    if !caller.sees(&project) {
+        return Err(no_project(&project));
+    }
+    let mut counts = tasks::counts(tasks, &BTreeSet::from([project.clone()])).await?;
+    let counts = counts.remove(&project).unwrap_or_default();
+    let refused = tasks.quotas.refused(&project);
+    Ok(of_counts(project, counts, refused))
+}
+
+fn of_counts(project: String, counts: TaskCounts, refused: RefusedCreates) -> ProjectStats {
     let TaskCounts { delay, ready, overdue, running, finished, failed, cancelled, expired } =
         counts;
     ProjectStats {

@@ -84,6 +84,9 @@ pub struct Options {
     /// It is not begun any more from then on, in epoch milliseconds.
     #[prost(int64, tag = "4")]
     pub expires_at: i64,
+    /// It is spread over so long a time behind what was asked for, up to 1 h; else over that of its project.
+    #[prost(message, optional, tag = "6")]
+    pub window: ::core::option::Option<::prost_types::Duration>,
     /// How long a call may take, at most 5 min; 10 s if neither the task nor the service says it. HTTP tasks only.
     #[prost(message, optional, tag = "7")]
     pub timeout: ::core::option::Option<::prost_types::Duration>,
@@ -1381,6 +1384,27 @@ pub struct ProjectSettings {
     /// How long its tasks are remembered after their end, from 1 h to 400 d; 7 d if nothing is said.
     #[prost(message, optional, tag = "8")]
     pub history: ::core::option::Option<::prost_types::Duration>,
+    /// Pending tasks that it may have; any number if nothing is said. The API counts every 5 s, so some more may be created.
+    #[prost(uint64, optional, tag = "9")]
+    pub max_pending: ::core::option::Option<u64>,
+    /// How far ahead its tasks may be when they are created; as far as the lanes take them if nothing is said.
+    #[prost(message, optional, tag = "10")]
+    pub max_delay: ::core::option::Option<::prost_types::Duration>,
+    /// How many bytes the body of a call or the value of a record may have; 1 MiB if nothing is said.
+    #[prost(uint32, optional, tag = "11")]
+    pub max_body: ::core::option::Option<u32>,
+    /// Its tasks are spread over so long a time behind what was asked for, up to 1 h; they are not if nothing is said.
+    #[prost(message, optional, tag = "12")]
+    pub window: ::core::option::Option<::prost_types::Duration>,
+    /// Hosts that its tasks may call: names, IP addresses, or *. and a name for all names below it; all that are allowed if
+    /// nothing is said.
+    #[prost(message, optional, tag = "13")]
+    pub hosts: ::core::option::Option<Hosts>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Hosts {
+    #[prost(string, repeated, tag = "1")]
+    pub hosts: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Regular expressions for whole names.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1463,6 +1487,61 @@ pub struct ChangeServiceRequest {
     /// Only if this revision is in force.
     #[prost(uint64, optional, tag = "3")]
     pub if_revision: ::core::option::Option<u64>,
+}
+/// How many tasks a project has.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ProjectStats {
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// Those that have not ended.
+    #[prost(message, optional, tag = "2")]
+    pub pending: ::core::option::Option<PendingTasks>,
+    /// Those that have.
+    #[prost(message, optional, tag = "3")]
+    pub ended: ::core::option::Option<EndedTasks>,
+    /// Creates that were refused by the instance that answers.
+    #[prost(message, optional, tag = "4")]
+    pub refused: ::core::option::Option<RefusedCreates>,
+}
+/// Tasks of a project that have not ended.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PendingTasks {
+    /// All of them.
+    #[prost(uint64, tag = "1")]
+    pub total: u64,
+    /// They wait for their time. One that falls due counts here until the minute is over, unless a worker has it.
+    #[prost(uint64, tag = "2")]
+    pub delay: u64,
+    /// They are due, and their calls have not begun.
+    #[prost(uint64, tag = "3")]
+    pub ready: u64,
+    /// Those among the ready ones that no worker has, because of a limit or a pause. They fell due in a minute that is over.
+    #[prost(uint64, tag = "4")]
+    pub overdue: u64,
+    /// Their calls are open, as far as that is known: for 200 ms at least.
+    #[prost(uint64, tag = "5")]
+    pub running: u64,
+}
+/// Tasks of a project that have ended, as long as its history has them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct EndedTasks {
+    #[prost(uint64, tag = "1")]
+    pub finished: u64,
+    #[prost(uint64, tag = "2")]
+    pub failed: u64,
+    #[prost(uint64, tag = "3")]
+    pub cancelled: u64,
+    /// Their time was over before they began.
+    #[prost(uint64, tag = "4")]
+    pub expired: u64,
+}
+/// Creates that the instance which answers has refused since it started.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RefusedCreates {
+    #[prost(uint64, tag = "1")]
+    pub over_create_rate: u64,
+    #[prost(uint64, tag = "2")]
+    pub over_pending: u64,
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Changed {
@@ -1687,6 +1766,28 @@ pub mod projects_client {
                 .insert(GrpcMethod::new("waterclock.v1.Projects", "Resume"));
             self.inner.unary(req, path, codec).await
         }
+        /// Counts the tasks of a project, whether it was put or not.
+        pub async fn get_stats(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetProjectRequest>,
+        ) -> std::result::Result<tonic::Response<super::ProjectStats>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Projects/GetStats",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Projects", "GetStats"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Puts a service: what is not said has its default.
         pub async fn put_service(
             &mut self,
@@ -1823,6 +1924,11 @@ pub mod projects_server {
             &self,
             request: tonic::Request<super::ChangeProjectRequest>,
         ) -> std::result::Result<tonic::Response<super::Changed>, tonic::Status>;
+        /// Counts the tasks of a project, whether it was put or not.
+        async fn get_stats(
+            &self,
+            request: tonic::Request<super::GetProjectRequest>,
+        ) -> std::result::Result<tonic::Response<super::ProjectStats>, tonic::Status>;
         /// Puts a service: what is not said has its default.
         async fn put_service(
             &self,
@@ -2177,6 +2283,51 @@ pub mod projects_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = ResumeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Projects/GetStats" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetStatsSvc<T: Projects>(pub Arc<T>);
+                    impl<
+                        T: Projects,
+                    > tonic::server::UnaryService<super::GetProjectRequest>
+                    for GetStatsSvc<T> {
+                        type Response = super::ProjectStats;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetProjectRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Projects>::get_stats(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetStatsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
