@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A token is compared by its SHA-256, with all that are configured, in constant time. No token is kept or logged.
 //! 2. Tasks and projects are open to this machine alone while no token is configured.
-//! 3. A project that a token does not cover is as if it were not there, unless the caller names it itself.
+//! 3. A project that a token does not cover is as if it were not there.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 use subtle::{Choice, ConditionallySelectable as _, ConstantTimeEq as _};
 
 use super::problem::Problem;
+use super::projects::no_project;
 use crate::telemetry;
 
 /// What the holder of a token may do. Each role may do what those before it may.
@@ -113,14 +114,13 @@ impl Caller {
         Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail))
     }
 
-    /// Refuses a project that he named and the token does not cover.
+    /// Refuses a project that he named and the token does not cover, as one that is not there.
     pub(super) fn may_name(&self, project: &str) -> Result<(), Problem> {
         if self.sees(project) {
             return Ok(());
         }
         telemetry::api_refused("project");
-        let detail = format!("the token {} does not cover the project {project}", self.name);
-        Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail))
+        Err(no_project(project))
     }
 }
 

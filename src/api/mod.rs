@@ -12,6 +12,7 @@
 //! 3. A web page reaches no timers. It may reach health and metrics, which name no id, key or target.
 
 mod answer;
+mod audit;
 pub mod auth;
 mod gate;
 mod grpc;

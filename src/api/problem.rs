@@ -5,6 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde_json::{Map, Value, json};
 
+use super::audit::RefusedFor;
 use super::timers::model::TimersError;
 use crate::engine::task::Wrong;
 
@@ -82,6 +83,11 @@ impl Problem {
     /// The word for programs.
     pub(super) fn code(&self) -> &str {
         &self.0.code
+    }
+
+    /// The revision in force, if another one was named.
+    pub(super) fn current(&self) -> Option<u64> {
+        self.0.more.get("current").and_then(Value::as_u64)
     }
 
     /// The words for people.
@@ -255,6 +261,8 @@ impl From<TimersError> for Problem {
 impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let mut response = (self.0.status, Json(self.as_json())).into_response();
+        let (code, current) = (self.0.code.clone(), self.current());
+        response.extensions_mut().insert(RefusedFor { code, current });
         let headers = response.headers_mut();
         let kind = HeaderValue::from_static(CONTENT_TYPE);
         headers.insert(header::CONTENT_TYPE, kind);

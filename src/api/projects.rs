@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A change that names a revision (`If-Match`) is made only to that revision.
 //! 2. A pause and a resume change nothing else: one that meets another change at the same time is refused.
-//! 3. What a token does not cover is as if it were not there, unless the caller names it in a change.
+//! 3. What a token does not cover is as if it were not there.
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use axum::routing::{MethodRouter, get};
 use axum::{Extension, Json, Router};
 use url::Url;
 
+use super::audit::Revisions;
 use super::auth::{Caller, Role};
 use super::problem::Problem;
 use super::serve::Front;
@@ -153,6 +154,14 @@ impl<'a> Named<'a> {
         Ok(Self { project, service })
     }
 
+    /// What follows `/v1/` in its path.
+    pub(super) fn path(&self) -> String {
+        match self.service {
+            Some(service) => format!("projects/{}/services/{service}", self.project),
+            None => format!("projects/{}", self.project),
+        }
+    }
+
     fn key(&self) -> String {
         match self.service {
             Some(service) => format!("service/{}/{service}", self.project),
@@ -161,8 +170,11 @@ impl<'a> Named<'a> {
     }
 }
 
-fn no_project(name: &str) -> Problem {
-    let detail = format!("there is no project {name}: nothing was put, or it was deleted");
+/// There is no such project, as far as this caller may know.
+pub(super) fn no_project(name: &str) -> Problem {
+    let detail = format!(
+        "there is no project {name}: nothing was put, it was deleted, or the token does not cover it"
+    );
     Problem::new(StatusCode::NOT_FOUND, "unknown_project", detail)
 }
 
@@ -301,15 +313,15 @@ fn may_change(caller: &Caller, named: &Named<'_>) -> Result<(), Problem> {
     caller.may_name(named.project)
 }
 
-/// Puts a project or a service with these settings in JSON, and gives back the revision that this made. `revision`: only if
-/// that one is in force.
+/// Puts a project or a service with these settings in JSON, and says what that made. `revision`: only if that one is in
+/// force.
 pub(super) async fn set(
     tasks: &Tasks,
     caller: &Caller,
     named: &Named<'_>,
     settings_json: &[u8],
     revision: Option<u64>,
-) -> Result<u64, Problem> {
+) -> Result<Revisions, Problem> {
     may_change(caller, named)?;
     let change = asked_for(&named.key(), settings_json)?;
     let longest = tasks.desk.max_delay();
@@ -333,7 +345,7 @@ pub(super) async fn set(
             return Err(Problem::wrong_fields(&[Wrong { at: "address".to_owned(), detail }]));
         }
     }
-    write(tasks, caller, change, revision).await
+    write(tasks, change, revision).await
 }
 
 /// Deletes a project: it takes no more tasks, and those that wait end.
@@ -386,15 +398,15 @@ async fn act_on(
     Ok(changed(apply(tasks, caller, &named, action, asked).await?))
 }
 
-/// Does this to a project or a service, and changes nothing that another caller changes meanwhile. Gives back the revision that
-/// this made. `asked`: only if that one is in force.
+/// Does this to a project or a service, and changes nothing that another caller changes meanwhile. Says what that made.
+/// `asked`: only if that one is in force.
 pub(super) async fn apply(
     tasks: &Tasks,
     caller: &Caller,
     named: &Named<'_>,
     action: Action,
     asked: Option<u64>,
-) -> Result<u64, Problem> {
+) -> Result<Revisions, Problem> {
     may_change(caller, named)?;
     let registry = tasks.projects.registry()?;
     let (revision, change) = match named.service {
@@ -415,7 +427,7 @@ pub(super) async fn apply(
             (revision, Change::of_project(named.project, project))
         }
     };
-    write(tasks, caller, change, asked.or(Some(revision))).await
+    write(tasks, change, asked.or(Some(revision))).await
 }
 
 /// What is behind a colon in the path of a project.

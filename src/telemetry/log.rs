@@ -10,6 +10,7 @@ use tracing_subscriber::filter::{FilterExt as _, LevelFilter, Targets, dynamic_f
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use super::AUDIT;
 use crate::config::{LogConfig, LogFormat, LogLevel};
 
 /// Whose lines are not ours: librdkafka's, and those of the library that calls it.
@@ -55,6 +56,7 @@ pub fn init(config: &LogConfig) -> Result<(), LogError> {
     // said in lines of ours.
     let raw = if level >= LevelFilter::DEBUG { level } else { LevelFilter::OFF };
     let targets = Targets::new().with_default(level).with_target("hyper", quiet);
+    let targets = targets.with_target(AUDIT, level.max(LevelFilter::INFO));
     let targets = RAW.into_iter().fold(targets, |targets, name| targets.with_target(name, raw));
     let bound = Bound::default();
     let targets = targets.and(dynamic_filter_fn(move |metadata, _| {

@@ -18,6 +18,9 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 pub use log::{LogError, init as init_log};
 pub use waterclock_telemetry::*;
 
+/// The target of the lines that say who changed what; they are written at every level.
+pub const AUDIT: &str = "waterclock::audit";
+
 /// Why figures are not kept.
 #[derive(Debug, thiserror::Error)]
 pub enum TelemetryError {

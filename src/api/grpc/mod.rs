@@ -23,7 +23,7 @@ use tonic::server::NamedService;
 use tonic_reflection::server::Builder;
 
 use super::answer::Endless;
-use super::auth::{Access, Caller};
+use super::auth::{Access, Caller, Peer};
 use super::gate::Kind;
 use super::guard::{self, Form, Rules};
 use super::hosts::Hosts;
@@ -113,6 +113,11 @@ fn kind(_: &Method, path: &str) -> Kind {
         "ListTasks" | "BatchCreateTasks" | "List" => Kind::Large,
         _ => Kind::Wait,
     }
+}
+
+/// Where a request comes from.
+fn peer<T>(request: &tonic::Request<T>) -> Option<Peer> {
+    request.extensions().get().copied()
 }
 
 /// Who asks, and when the request came: the guard has said it.

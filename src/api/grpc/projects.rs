@@ -4,10 +4,11 @@ use serde_json::Value;
 use tonic::{Request, Response, Status};
 use waterclock_proto::v1;
 
+use super::super::audit::{self, Revisions};
 use super::super::problem::Problem;
 use super::super::projects::{self, Action, Named};
 use super::super::tasks::Tasks;
-use super::{asked_by, convert, of_problem};
+use super::{asked_by, convert, of_problem, peer};
 
 /// See the module.
 pub(super) struct Service(pub(super) Tasks);
@@ -23,8 +24,16 @@ fn named<'a>(project: &'a str, service: Option<&'a str>) -> Result<Named<'a>, St
     Named::new(project, service, "").map_err(told)
 }
 
-fn changed(revision: u64) -> Response<v1::Changed> {
-    Response::new(v1::Changed { revision })
+fn changed(made: Revisions) -> Response<v1::Changed> {
+    Response::new(v1::Changed { revision: made.after })
+}
+
+const fn word(action: Action) -> &'static str {
+    match action {
+        Action::Delete => "delete",
+        Action::Pause => "pause",
+        Action::Resume => "resume",
+    }
 }
 
 impl Service {
@@ -36,8 +45,9 @@ impl Service {
         revision: Option<u64>,
     ) -> Answered<v1::Changed> {
         let (caller, _) = asked_by(request)?;
-        let named = named(project, service)?;
-        let made = projects::apply(&self.0, &caller, &named, action, revision).await;
+        let (named, who) = (named(project, service)?, (&caller, peer(request)));
+        let made = projects::apply(&self.0, &caller, &named, action, revision);
+        let made = audit::made(who, (word(action), named.path()), made, |made| Some(*made)).await;
         made.map(changed).map_err(told)
     }
 
@@ -67,8 +77,10 @@ impl Service {
         revision: Option<u64>,
     ) -> Answered<v1::Changed> {
         let (caller, _) = asked_by(request)?;
-        let (named, json) = (named(project, service)?, settings.to_string());
-        let made = projects::set(&self.0, &caller, &named, json.as_bytes(), revision).await;
+        let (named, who) = (named(project, service)?, (&caller, peer(request)));
+        let json = settings.to_string();
+        let made = projects::set(&self.0, &caller, &named, json.as_bytes(), revision);
+        let made = audit::made(who, ("put", named.path()), made, |made| Some(*made)).await;
         made.map(changed).map_err(told)
     }
 }

@@ -6,12 +6,13 @@ use tonic::{Request, Response, Status};
 use waterclock_proto::v1;
 use waterclock_proto::v1::new_task::Task as New;
 
+use super::super::audit;
 use super::super::problem::Problem;
 use super::super::tasks::model::{Created, TaskFilter};
 use super::super::tasks::{self, create, single};
 use super::super::timers::{WAIT_MS, WAIT_MS_MAX};
 use super::convert::{self, Fields, Span};
-use super::{asked_by, of_problem, status};
+use super::{asked_by, of_problem, peer, status};
 use crate::engine::UnixMillis;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
@@ -193,8 +194,11 @@ impl v1::tasks_server::Tasks for Service {
 
     async fn retry_task(&self, request: Request<v1::RetryTaskRequest>) -> Answered<v1::Task> {
         let (caller, _) = asked_by(&request)?;
+        let from = peer(&request);
         let id = id_of(&request.into_inner().task_id)?;
-        let task = single::again(&self.0, &caller, &id).await.map_err(told)?;
+        let again = single::again(&self.0, &caller, &id);
+        let what = ("retry", format!("tasks/{id}"));
+        let task = audit::made((&caller, from), what, again, |_| None).await.map_err(told)?;
         Ok(Response::new(convert::task(task)))
     }
 }

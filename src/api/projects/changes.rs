@@ -7,7 +7,7 @@ use axum::http::{HeaderMap, HeaderValue, header};
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 
-use super::super::auth::Caller;
+use super::super::audit::Revisions;
 use super::super::problem::Problem;
 use super::super::tasks::Tasks;
 use super::PutError;
@@ -46,27 +46,31 @@ pub(super) fn asked_for(key: &str, json: &[u8]) -> Result<Change, Problem> {
     read_request(key, json).map_err(|wrongs| Problem::wrong_fields(&wrongs))
 }
 
-/// The answer to a change that made this revision.
-pub(super) fn changed(revision: u64) -> Response {
-    with_etag(revision, Changed { revision })
+/// The answer to a change.
+pub(super) fn changed(revisions: Revisions) -> Response {
+    let mut answer = with_etag(revisions.after, Changed { revision: revisions.after });
+    answer.extensions_mut().insert(revisions);
+    answer
 }
 
-/// Writes a change, and gives back the revision that it made.
+/// Writes a change, and says what it made.
 pub(super) async fn write(
     tasks: &Tasks,
-    caller: &Caller,
     change: Change,
     revision: Option<u64>,
-) -> Result<u64, Problem> {
-    let key = change.key().to_owned();
+) -> Result<Revisions, Problem> {
+    // Without a revision to compare, what this instance has heard: at most two seconds old.
+    let before = match revision {
+        Some(revision) => revision,
+        None => tasks.projects.registry()?.revision_before(&change),
+    };
     let put = tokio::time::timeout(PUT_MAX, tasks.projects.put(change, revision)).await;
-    let revision = put.unwrap_or_else(|_| {
+    let after = put.unwrap_or_else(|_| {
         let detail = format!(
             "Kafka has not acknowledged the change within {} s; it may be made yet",
             PUT_MAX.as_secs()
         );
         Err(PutError::Unavailable(detail))
     })?;
-    tracing::info!(key, revision, by = caller.name, "project, service or target changed");
-    Ok(revision)
+    Ok(Revisions { before, after })
 }

@@ -129,7 +129,7 @@ pub(in crate::api) async fn put_target(
     let revision = if_match(&headers)?;
     let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
     let change = asked_for(&format!("target/{topic}"), &body)?;
-    Ok(changed(write(&tasks, &caller, change, revision).await?))
+    Ok(changed(write(&tasks, change, revision).await?))
 }
 
 /// What is behind a colon in the path of a target.
@@ -207,5 +207,5 @@ async fn set_paused(
     let target = tasks.projects.registry()?.target(topic);
     let revision = asked.unwrap_or(target.revision);
     let change = Change::of_target(topic, Some(TargetTopic { paused, ..target }));
-    Ok(changed(write(tasks, caller, change, Some(revision)).await?))
+    Ok(changed(write(tasks, change, Some(revision)).await?))
 }

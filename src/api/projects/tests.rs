@@ -184,6 +184,57 @@ async fn only_an_admin_changes_a_project_and_a_token_sees_its_own() {
     assert_eq!(names(api.ask("admin", "GET", "/v1/projects", &none).await), ["bank", "shop"]);
 }
 
+/// Of another team's project and of one that nobody has put, one is told the same.
+#[tokio::test]
+async fn a_project_of_others_is_as_if_it_were_not_there_whatever_is_asked() {
+    let api = Api::with_tokens();
+    let service = json!({"address": "https://billing.example"});
+    for path in ["/v1/projects/bank", "/v1/projects/bank/services/billing"] {
+        let body = if path.ends_with("bank") { json!({}) } else { service.clone() };
+        assert_eq!(api.ask("admin", "PUT", path, &body).await.status, 200, "{path}");
+    }
+    let (none, task) = (
+        Value::Null,
+        |project: &str| json!({"project": project, "group": "g", "delay": "1m", "url": "https://x.example"}),
+    );
+    #[rustfmt::skip]
+    let cases = [
+        ("GET",    "/v1/projects/NAME",                         none.clone()),
+        ("PUT",    "/v1/projects/NAME",                         json!({})),
+        ("PUT",    "/v1/projects/NAME",                         json!({"x": 1})),
+        ("DELETE", "/v1/projects/NAME",                         none.clone()),
+        ("POST",   "/v1/projects/NAME:pause",                   none.clone()),
+        ("POST",   "/v1/projects/NAME:resume",                  none.clone()),
+        ("PUT",    "/v1/projects/NAME/services/billing",        service.clone()),
+        ("DELETE", "/v1/projects/NAME/services/billing",        none.clone()),
+        ("POST",   "/v1/projects/NAME/services/billing:pause",  none.clone()),
+        ("POST",   "/v1/projects/NAME/services/billing:resume", none.clone()),
+        ("GET",    "/v1/tasks?project=NAME",                    none.clone()),
+        ("POST",   "/v1/tasks/http",                            task("NAME")),
+    ];
+    for (method, path, body) in cases {
+        let ask = async |name: &str| {
+            let body = match &body {
+                Value::Object(of) if of.contains_key("project") => task(name),
+                other => other.clone(),
+            };
+            let told = api.ask("chief", method, &path.replace("NAME", name), &body).await;
+            (told.status, told.json.to_string().replace(name, "NAME"))
+        };
+        let foreign = ask("bank").await;
+        assert_eq!(foreign, ask("nobody").await, "{method} {path}");
+        assert_eq!(foreign.0, 404, "{method} {path}: {}", foreign.1);
+        assert!(foreign.1.contains("unknown_project"), "{method} {path}: {}", foreign.1);
+    }
+    // Who may see all is told the same where there is nothing.
+    let told = api.ask("admin", "GET", "/v1/projects/nobody", &none).await;
+    assert_eq!(told.json, api.ask("chief", "GET", "/v1/projects/nobody", &none).await.json);
+    assert_eq!(api.ask("admin", "GET", "/v1/projects/bank", &none).await.json["revision"], 1);
+    assert!(api.world().submitted.is_empty());
+    // An admin of one project changes that one, and no other thing.
+    assert_eq!(api.ask("chief", "PUT", "/v1/projects/shop", &json!({})).await.status, 200);
+}
+
 #[tokio::test]
 async fn a_target_is_paused_and_resumed_by_an_admin_of_all_projects() {
     let api = Api::with_tokens();

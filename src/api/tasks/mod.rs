@@ -27,6 +27,7 @@ use axum::response::{IntoResponse as _, Response};
 use axum::routing::{MethodRouter, get, post};
 use url::Url;
 
+use super::audit;
 use super::auth::{Access, Caller};
 use super::gate::Kind;
 use super::guard::{self, Form, Rules};
@@ -230,6 +231,7 @@ pub(super) fn finish(router: Router<Tasks>, tasks: Tasks, front: &Front) -> Rout
         .method_not_allowed_fallback(no_such_task_method)
         .layer(DefaultBodyLimit::max(BATCH_BYTES_MAX))
         .with_state(tasks)
+        .layer(middleware::from_fn(audit::changes))
         .layer(middleware::from_fn_with_state(guard, guard::callers))
 }
 

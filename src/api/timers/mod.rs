@@ -36,6 +36,7 @@ use axum::middleware;
 use axum::response::{IntoResponse as _, Response};
 use axum::routing::{get, post};
 
+use super::audit;
 use super::auth::{Access, Caller, Role};
 use super::gate::{Gate, Held, Kind, Who};
 use super::guard::{self, Form, Rules};
@@ -121,6 +122,7 @@ pub(super) fn router(timers: Arc<dyn Timers>, front: &Front) -> Router {
         .method_not_allowed_fallback(no_such_method)
         .layer(DefaultBodyLimit::max(BODY_BYTES_MAX))
         .with_state(owners)
+        .layer(middleware::from_fn(audit::changes))
         .layer(middleware::from_fn_with_state(guard, guard::callers))
         .merge(peer)
 }
