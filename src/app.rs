@@ -134,7 +134,8 @@ pub async fn run_reloading(
     let (stopping, _) = watch::channel(());
     let gate = Arc::new(Gate::new(files));
     let own = config.http_hosts.iter().map(String::as_str).chain([advertise.as_str()]);
-    let access = Arc::new(Access::new(access::tokens(&config)));
+    let access = Arc::new(Access::default());
+    access.set(access::tokens(&config), access::issuer(&config, None));
     access::warn_if_open(&config);
     let front = Front::new(Hosts::new(own), Arc::clone(&gate), Arc::clone(&access));
     let health = Arc::new(Health::new(figures.clone(), gate));
@@ -221,7 +222,7 @@ async fn lanes(
             }
             Some(new) = reloads.recv() => {
                 now = reload(&now, &new, &lane_threads);
-                access.set(access::tokens(&now));
+                access.set(access::tokens(&now), access::issuer(&now, access.issuer()));
             }
         }
     };

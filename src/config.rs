@@ -68,9 +68,9 @@ pub struct Config {
     /// Range: letters, digits, `.`, `_`, `-`; at most 64 bytes.
     pub instance: Option<String>,
 
-    /// Address to serve health, metrics and the API on. Port 0 takes a free one. Without `api.tokens` there is no
-    /// authentication: anyone who reaches it may look at timers and cancel them. So an address that others reach than this
-    /// machine is refused unless there are tokens, or `http-unauthenticated` says that this is meant.
+    /// Address to serve health, metrics and the API on. Port 0 takes a free one. Without `api.tokens` and
+    /// `api.jwt` there is no authentication: anyone who reaches it may look at timers and cancel them. So an address that others
+    /// reach than this machine is refused unless there are tokens, or `http-unauthenticated` says that this is meant.
     ///
     /// Default: not set; a free port on 127.0.0.1, written to the log.
     /// Range: `localhost` or an IP address, and a port, as in `127.0.0.1:8080` or `[::1]:8080`.
@@ -336,6 +336,63 @@ pub struct ApiConfig {
     ///
     /// Default: empty. Range: at most 1000; the file only.
     pub tokens: Vec<TokenConfig>,
+
+    /// Whose signed tokens are taken, too.
+    pub jwt: JwtConfig,
+}
+
+/// `[api.jwt]`: who signs tokens (JWT) for callers of the API.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct JwtConfig {
+    /// Who signs the tokens: their claim `iss`, exactly. With it `audience` and `jwks` have to be set. All of `[api.jwt]` is read
+    /// again at SIGHUP.
+    ///
+    /// Default: not set; no signed token is taken. Range: 1 to 1024 bytes.
+    pub issuer: Option<String>,
+
+    /// Whom the tokens are for: one of their claim `aud`, exactly.
+    ///
+    /// Default: not set; no signed token is taken. Range: 1 to 1024 bytes.
+    pub audience: Option<String>,
+
+    /// Where the issuer's public keys are (JWKS). They are fetched at the start, before they grow old, and for a token of an unknown
+    /// key; at most once a minute. Keys that were fetched hold until others are.
+    ///
+    /// Default: not set; no signed token is taken. Range: a URL `https://`, or `http://` of this machine alone; without user information.
+    pub jwks: Option<String>,
+
+    /// The claim that has the projects: a list of names, or a text with blanks between them; `*` is all. A token without it covers
+    /// none. A name that begins with `/` is a JSON pointer, as in `/resource_access/waterclock/projects`.
+    ///
+    /// Default: `projects`. Range: 1 to 1024 bytes.
+    pub projects_claim: String,
+
+    /// The claim that has the role, `read`, `write` or `admin`: a text, or a list of which the highest counts. A name that begins
+    /// with `/` is a JSON pointer, as in `/realm_access/roles`.
+    ///
+    /// Default: `role`. Range: 1 to 1024 bytes.
+    pub role_claim: String,
+}
+
+impl Default for JwtConfig {
+    fn default() -> Self {
+        Self {
+            issuer: None,
+            audience: None,
+            jwks: None,
+            projects_claim: "projects".to_owned(),
+            role_claim: "role".to_owned(),
+        }
+    }
+}
+
+impl ApiConfig {
+    /// Whether callers have to say who they are.
+    #[must_use]
+    pub fn wants_tokens(&self) -> bool {
+        !self.tokens.is_empty() || self.jwt.issuer.is_some()
+    }
 }
 
 /// `[[api.tokens]]`: one token that callers may send.
@@ -608,7 +665,7 @@ impl Config {
             let only_allow = IntakeConfig { allow: main.allow.clone(), ..IntakeConfig::default() };
             new.intakes.insert(MAIN_INTAKE.to_owned(), only_allow);
         }
-        // A remaining difference is no allow-list and no token, or is a list of an intake that this process does not read. No field is
+        // A remaining difference is no allow-list and nothing of `api`, or is a list of an intake that this process does not read. No field is
         // left out: a new one does not compile until it stands here.
         #[rustfmt::skip]
         let Self {

@@ -74,6 +74,8 @@ const OWNERS: [(&str, &[&str]); 16] = [
         "reqwest",
         &[
             "src/api/timers/peer.rs",
+            // The keys of who issues tokens.
+            "src/api/auth/keys.rs",
             "crates/client/src/http.rs",
             "crates/client/src/error.rs",
             "crates/kafka/src/client/oauth.rs",

@@ -1,9 +1,14 @@
 //! Who asks: bearer tokens, what each may do, and of which projects.
 //!
 //! # Invariants
-//! 1. A token is compared by its SHA-256, with all that are configured, in constant time. No token is kept or logged.
-//! 2. Tasks and projects are open to this machine alone while no token is configured.
+//! 1. A token is compared by its SHA-256, with all that are configured, in constant time. Only a token that is none of them may
+//!    be one that the issuer signed. No token is kept or logged.
+//! 2. Tasks and projects are open to this machine alone while neither a token nor an issuer is configured.
 //! 3. A project that a token does not cover is as if it were not there.
+
+mod crypto;
+mod jwt;
+mod keys;
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -20,6 +25,8 @@ use super::problem::Problem;
 use super::projects::no_project;
 use crate::telemetry;
 
+pub use jwt::{Issuer, IssuerSettings, is_safe};
+
 /// What the holder of a token may do. Each role may do what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
@@ -32,6 +39,9 @@ pub enum Role {
 }
 
 impl Role {
+    /// From the least on.
+    const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Admin];
+
     /// As it is configured.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -69,9 +79,16 @@ pub fn sha256(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The tokens in force. They may be changed while requests are answered.
+/// The tokens and the issuer in force. They may be changed while requests are answered.
 #[derive(Debug, Default)]
-pub struct Access(RwLock<Arc<[Token]>>);
+pub struct Access(RwLock<Known>);
+
+/// Whom the API lets in.
+#[derive(Clone, Debug, Default)]
+struct Known {
+    tokens: Arc<[Token]>,
+    issuer: Option<Arc<Issuer>>,
+}
 
 /// The address that a connection comes from.
 #[derive(Clone, Copy, Debug)]
@@ -125,22 +142,36 @@ impl Caller {
 }
 
 impl Access {
-    /// With these tokens.
+    /// With these tokens, and without an issuer.
     #[must_use]
     pub fn new(tokens: Vec<Token>) -> Self {
-        Self(RwLock::new(tokens.into()))
+        Self(RwLock::new(Known { tokens: tokens.into(), issuer: None }))
     }
 
-    /// Puts other tokens in force, for every request from now on.
-    pub fn set(&self, tokens: Vec<Token>) {
-        *self.0.write() = tokens.into();
+    /// Puts other tokens and another issuer in force, for every request from now on.
+    pub fn set(&self, tokens: Vec<Token>, issuer: Option<Arc<Issuer>>) {
+        *self.0.write() = Known { tokens: tokens.into(), issuer };
+    }
+
+    /// The issuer whose tokens are taken.
+    pub fn issuer(&self) -> Option<Arc<Issuer>> {
+        self.0.read().issuer.clone()
+    }
+
+    /// Waits until the key is here by which a request's token is signed, where the issuer may have it: a few seconds at most.
+    pub(super) async fn prepare(&self, headers: &HeaderMap) {
+        let Known { tokens, issuer } = self.0.read().clone();
+        let (Some(issuer), Ok(token)) = (issuer, bearer(headers)) else { return };
+        if holder(&tokens, token).is_none() {
+            issuer.prepare(token).await;
+        }
     }
 
     /// Who asks for a task or a project: the holder of a token; without any token configured, this machine.
     pub(super) fn of_tasks(&self, request: &Request) -> Result<Caller, Problem> {
-        let tokens = Arc::clone(&self.0.read());
-        if !tokens.is_empty() {
-            return holder(&tokens, request.headers());
+        let known = self.0.read().clone();
+        if !known.is_open() {
+            return known.caller(request.headers());
         }
         let peer = request.extensions().get::<Peer>();
         if peer.is_some_and(|Peer(address)| address.to_canonical().is_loopback()) {
@@ -148,18 +179,18 @@ impl Access {
         }
         telemetry::api_refused("credentials");
         let detail = "no token is configured, so tasks and projects are open to this machine alone; \
-                      configure one (waterclock token, [[api.tokens]])";
+                      configure one (waterclock token, [[api.tokens]], [api.jwt])";
         Err(Problem::new(StatusCode::FORBIDDEN, "local_only", detail))
     }
 
     /// Who asks for a timer. Timers have no project: once there are tokens, one of all projects is needed. Without tokens
     /// anybody may ask whom the listener reaches.
     pub(super) fn of_timers(&self, request: &Request, role: Role) -> Result<Caller, Problem> {
-        let tokens = Arc::clone(&self.0.read());
-        if tokens.is_empty() {
+        let known = self.0.read().clone();
+        if known.is_open() {
             return Ok(Caller::trusted("anybody"));
         }
-        let caller = holder(&tokens, request.headers())?;
+        let caller = known.caller(request.headers())?;
         if caller.projects.is_some() {
             telemetry::api_refused("project");
             let detail = format!(
@@ -173,21 +204,49 @@ impl Access {
     }
 }
 
-/// Who holds the token that a request brings.
-fn holder(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
-    let refuse = |code: &str, detail: &str| {
-        telemetry::api_refused("credentials");
-        Err(Problem::no_credentials(code, detail))
-    };
+impl Known {
+    /// Whether nobody has to say who he is.
+    fn is_open(&self) -> bool {
+        self.tokens.is_empty() && self.issuer.is_none()
+    }
+
+    /// Who holds the token that a request brings.
+    fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+        let refuse = |code, detail| {
+            telemetry::api_refused("credentials");
+            Problem::no_credentials(code, detail)
+        };
+        let token = bearer(headers).map_err(|detail| refuse("no_credentials", detail))?;
+        if let Some(Token { name, projects, role, .. }) = holder(&self.tokens, token) {
+            return Ok(Caller { name: name.clone(), role: *role, projects: projects.clone() });
+        }
+        match self.issuer.as_ref().filter(|_| jwt::is_signed(token)) {
+            Some(issuer) => issuer.caller(token),
+            None => Err(refuse(
+                "bad_credentials",
+                "the token is not configured here, or is not any more",
+            )),
+        }
+    }
+}
+
+/// The token that a request brings.
+///
+/// # Errors
+/// What the caller should send.
+fn bearer(headers: &HeaderMap) -> Result<&str, &'static str> {
     let mut given = headers.get_all(header::AUTHORIZATION).iter();
     let (Some(value), None) = (given.next(), given.next()) else {
-        return refuse("no_credentials", "send one header: Authorization: Bearer <token>");
+        return Err("send one header: Authorization: Bearer <token>");
     };
-    let value = value.to_str().unwrap_or_default();
-    let token = match value.split_once(' ') {
-        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => token.trim(),
-        _ => return refuse("no_credentials", "want a token: Authorization: Bearer <token>"),
-    };
+    match value.to_str().unwrap_or_default().split_once(' ') {
+        Some((scheme, token)) if scheme.eq_ignore_ascii_case("bearer") => Ok(token.trim()),
+        _ => Err("want a token: Authorization: Bearer <token>"),
+    }
+}
+
+/// Which of the configured tokens this is.
+fn holder<'t>(tokens: &'t [Token], token: &str) -> Option<&'t Token> {
     let hash = sha256(token);
     // All are compared, whichever fits: how long it takes says nothing.
     let mut found = u64::MAX;
@@ -195,13 +254,7 @@ fn holder(tokens: &[Token], headers: &HeaderMap) -> Result<Caller, Problem> {
         let fits: Choice = known.sha256.ct_eq(&hash);
         found.conditional_assign(&nth, fits);
     }
-    let found = usize::try_from(found).ok().and_then(|nth| tokens.get(nth));
-    match found {
-        Some(Token { name, projects, role, .. }) => {
-            Ok(Caller { name: name.clone(), role: *role, projects: projects.clone() })
-        }
-        None => refuse("bad_credentials", "the token is not configured here, or is not any more"),
-    }
+    usize::try_from(found).ok().and_then(|nth| tokens.get(nth))
 }
 
 #[cfg(test)]
@@ -276,7 +329,7 @@ mod tests {
             assert!(access.of_timers(&from(address), Role::Write).is_ok(), "{address:?}");
         }
         // A token that is configured ends that, at once.
-        access.set(vec![token("one", None, Role::Admin)]);
+        access.set(vec![token("one", None, Role::Admin)], None);
         for request in [from(Some("127.0.0.1")), from(None)] {
             assert_eq!(code(access.of_tasks(&request)), Err("no_credentials".to_owned()));
             let told = code(access.of_timers(&request, Role::Read));

@@ -98,6 +98,7 @@ pub(super) fn finish((kind, permit): (Kind, Permit), held: Option<Held>) {
 
 async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Permit)), Problem> {
     guard.hosts.check(&request).map_err(foreign)?;
+    guard.access.prepare(request.headers()).await;
     let caller = (guard.rules.caller)(&guard.access, &request)?;
     let kind = (guard.rules.kind)(request.method(), request.uri().path());
     let takes_body = matches!(*request.method(), Method::POST | Method::PATCH | Method::PUT);

@@ -145,10 +145,11 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 72] = [
+const TITLES: [(&str, &str); 77] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
     ("bad_base64",        "not base64"),
     ("bad_batch",         "a batch must have 1 to 1000 timers"),
+    ("bad_claims",        "a claim of the token is missing or malformed"),
     ("bad_credentials",   "the token is not one that is configured"),
     ("bad_duration",      "not a duration, or too long"),
     ("bad_encoding",      "a % in the URL is not followed by two hexadecimal digits"),
@@ -168,6 +169,7 @@ const TITLES: [(&str, &str); 72] = [
     ("delay_too_long",    "the delay is longer than max-delay"),
     ("doubled_member",    "a member of the body appears twice"),
     ("doubled_parameter", "a query parameter appears twice"),
+    ("expired_token",     "the token is not valid at this time"),
     ("filter_and_token",  "a token already contains its filter: send only one of them"),
     ("foreign_host",      "this instance does not answer for this host name"),
     ("internal_error",    "waterclock has made a mistake"),
@@ -179,6 +181,7 @@ const TITLES: [(&str, &str); 72] = [
     ("no_body",           "the body could not be read"),
     ("no_credentials",    "a token is needed"),
     ("no_index",          "look-ups are not available in this lane now"),
+    ("no_keys",           "tokens cannot be checked now"),
     ("no_room",           "there is no room for it"),
     ("no_such_method",    "method not allowed on this path"),
     ("no_such_page",      "no such path"),
@@ -210,12 +213,14 @@ const TITLES: [(&str, &str); 72] = [
     ("too_large",         "the body is too large, or ended too soon"),
     ("too_slow",          "the body did not arrive in time"),
     ("two_keys",          "send key or key_base64, not both"),
+    ("unknown_key",       "the key of the token is not known"),
     ("unknown_member",    "unknown member in the body"),
     ("unknown_parameter", "unknown query parameter"),
     ("unknown_project",   "no such project"),
     ("unknown_service",   "no such service"),
     ("unknown_task",      "no such task"),
     ("unknown_timer",     "no such timer"),
+    ("wrong_audience",    "the token is for somebody else"),
     ("wrong_fields",      "fields of the request are wrong"),
     ("wrong_type",        "a member has the wrong type"),
 ];

@@ -1,7 +1,9 @@
 //! Who may ask the API, as it is configured.
 
-use crate::api::auth::{Role, Token};
-use crate::config::{Config, TokenRole};
+use std::sync::Arc;
+
+use crate::api::auth::{Issuer, IssuerSettings, Role, Token};
+use crate::config::{Config, JwtConfig, TokenRole};
 
 /// The tokens of a configuration.
 pub(super) fn tokens(config: &Config) -> Vec<Token> {
@@ -21,9 +23,28 @@ pub(super) fn tokens(config: &Config) -> Vec<Token> {
     config.api.tokens.iter().filter_map(of).collect()
 }
 
+/// The issuer of a configuration: the one of before, with the keys that it has, if nothing is changed about it. To be called
+/// inside of a tokio runtime.
+pub(super) fn issuer(config: &Config, before: Option<Arc<Issuer>>) -> Option<Arc<Issuer>> {
+    let settings = issuer_settings(&config.api.jwt)?;
+    let before = before.filter(|issuer| *issuer.settings() == settings);
+    Some(before.unwrap_or_else(|| Issuer::start(settings)))
+}
+
+/// `None`: no signed token is taken. One that is incomplete is refused when the configuration is read.
+fn issuer_settings(jwt: &JwtConfig) -> Option<IssuerSettings> {
+    Some(IssuerSettings {
+        issuer: jwt.issuer.clone()?,
+        audience: jwt.audience.clone()?,
+        jwks: jwt.jwks.as_ref()?.parse().ok()?,
+        projects_claim: jwt.projects_claim.clone(),
+        role_claim: jwt.role_claim.clone(),
+    })
+}
+
 /// Says at the start who may ask without a token.
 pub(super) fn warn_if_open(config: &Config) {
-    if !config.api.tokens.is_empty() {
+    if config.api.wants_tokens() {
         return;
     }
     match config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {
@@ -55,5 +76,24 @@ mod tests {
         assert_eq!(tokens[0].projects, Some(["shop".to_owned()].into()));
         assert_eq!((tokens[1].role, &tokens[1].projects), (Role::Admin, &None));
         assert_eq!(tokens[0].sha256, [0x0f; 32]);
+    }
+
+    #[tokio::test]
+    async fn an_issuer_keeps_its_keys_over_a_reload_that_does_not_change_it() {
+        let mut config = Config::default();
+        assert!(issuer(&config, None).is_none());
+        let text = |text: &str| Some(text.to_owned());
+        let jwks = text("http://127.0.0.1:1/keys");
+        config.api.jwt =
+            JwtConfig { issuer: text("us"), audience: text("you"), jwks, ..JwtConfig::default() };
+        let first = issuer(&config, None).expect("an issuer");
+        assert_eq!((&*first.settings().issuer, &*first.settings().role_claim), ("us", "role"));
+        let same = issuer(&config, Some(Arc::clone(&first))).expect("an issuer");
+        assert!(Arc::ptr_eq(&first, &same));
+        config.api.jwt.audience = text("them");
+        let other = issuer(&config, Some(Arc::clone(&first))).expect("an issuer");
+        assert!(!Arc::ptr_eq(&first, &other) && other.settings().audience == "them");
+        config.api.jwt = JwtConfig::default();
+        assert!(issuer(&config, Some(other)).is_none());
     }
 }

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::callbacks;
-use super::{ASCENDING, ByteSize, Config, IntakeConfig, LadderConfig, MAIN_INTAKE};
+use super::{ASCENDING, ByteSize, Config, IntakeConfig, JwtConfig, LadderConfig, MAIN_INTAKE};
+use crate::api::auth::is_safe;
 use crate::engine::Millis;
 use crate::engine::allow::Allow;
 use crate::engine::header::{self, TOPIC_MAX};
@@ -69,6 +70,9 @@ const HOSTS_MAX: usize = 100;
 /// Most tokens: each request compares with all.
 const TOKENS_MAX: usize = 1_000;
 
+/// Longest issuer, audience, URL and name of a claim.
+const CLAIM_BYTES_MAX: usize = 1024;
+
 /// The range of a key, or `None` if it is not a number.
 pub(super) fn range(key: &str) -> Option<&'static Range> {
     RANGES.iter().find(|(name, _)| *name == key).map(|(_, range)| range)
@@ -87,6 +91,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     found.names(config);
     found.reach(config);
     found.tokens(config);
+    found.jwt(&config.api.jwt);
     found.numbers(config);
     found.relations(config);
     found.patterns("allow", config.allow.as_deref());
@@ -173,10 +178,10 @@ impl Faults {
         for host in hosts.iter().filter(|host| !is_address(&format!("{host}:1"))) {
             self.say("http-hosts", format!("{host:?}"), "host names, without ports");
         }
-        if config.http_unauthenticated || !config.api.tokens.is_empty() {
+        if config.http_unauthenticated || config.api.wants_tokens() {
             return;
         }
-        let want = "an address of this machine alone, as 127.0.0.1:8080; or tokens ([[api.tokens]]); or \
+        let want = "an address of this machine alone, as 127.0.0.1:8080; or tokens ([[api.tokens]], [api.jwt]); or \
              http-unauthenticated = true (--http-unauthenticated), for anyone who reaches it may see every timer and cancel it";
         if let Some(http) = config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {
             self.say("http", http, want);
@@ -221,6 +226,30 @@ impl Faults {
                 let want = "1 to 64 of a-z 0-9 . _ -, not . or ..";
                 self.say("api.tokens.projects", format!("{project:?}"), want);
             }
+        }
+    }
+
+    /// Whose signed tokens are taken.
+    fn jwt(&mut self, jwt: &JwtConfig) {
+        let JwtConfig { issuer, audience, jwks, projects_claim, role_claim } = jwt;
+        let all = [("issuer", issuer), ("audience", audience), ("jwks", jwks)];
+        let missing = all.iter().filter(|(_, text)| text.is_none());
+        let missing: Vec<&str> = missing.map(|(key, _)| *key).collect();
+        if !missing.is_empty() && missing.len() < all.len() {
+            let value = format!("no {}", missing.join(" and no "));
+            self.say("api.jwt", value, "issuer, audience and jwks, or none of them");
+        }
+        let claims = [("projects-claim", Some(projects_claim)), ("role-claim", Some(role_claim))];
+        for (key, text) in all.map(|(key, text)| (key, text.as_ref())).into_iter().chain(claims) {
+            if text.is_some_and(|text| !(1..=CLAIM_BYTES_MAX).contains(&text.len())) {
+                let value = format!("{} bytes", text.map_or(0, String::len));
+                self.say(format!("api.jwt.{key}"), value, format!("1 to {CLAIM_BYTES_MAX} bytes"));
+            }
+        }
+        if jwks.as_ref().is_some_and(|text| !text.parse().is_ok_and(|url| is_safe(&url))) {
+            // It could have a password.
+            let want = "a URL https://, or http:// of this machine alone; without user information";
+            self.say("api.jwt.jwks", "something else (not shown)", want);
         }
     }
 

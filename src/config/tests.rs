@@ -561,6 +561,41 @@ fn a_token_that_is_wrong_is_named_and_its_text_is_not_shown() {
     assert!(!format!("{config:?}").contains("wct_secret"));
 }
 
+const JWT: &str = "[api.jwt]\nissuer = \"https://id.example\"\naudience = \"waterclock\"\n";
+
+#[test]
+fn signed_tokens_are_tokens_and_are_read_again() {
+    let whole = format!("{JWT}jwks = \"https://id.example/keys\"\nrole-claim = \"/access/role\"");
+    let now = file("").unwrap();
+    assert!(!now.api.wants_tokens());
+    let other = file(&format!("http = \"0.0.0.0:8080\"\n{whole}")).unwrap();
+    assert!(other.api.wants_tokens());
+    let (new, restart) = now.reloaded(&other);
+    assert_eq!((new.api.jwt.role_claim.as_str(), &restart[..]), ("/access/role", &["http"][..]));
+    assert_eq!(new.api.jwt.projects_claim, "projects");
+}
+
+#[test]
+fn what_is_wrong_about_signed_tokens_is_named_and_an_address_is_not_shown() {
+    let with = |more: &str| format!("{JWT}{more}");
+    #[rustfmt::skip]
+    let cases = [
+        ("api.jwt",             JWT.to_owned()),
+        ("api.jwt",             "[api.jwt]\njwks = \"https://id.example/keys\"".to_owned()),
+        ("api.jwt.jwks",        with("jwks = \"http://id.example/plugh\"")),
+        ("api.jwt.jwks",        with("jwks = \"https://anna:plugh@id.example/\"")),
+        ("api.jwt.jwks",        with("jwks = \"plugh\"")),
+        ("api.jwt.audience",    JWT.replace("\"waterclock\"", "\"\"") + "jwks = \"https://id.example/\""),
+        ("api.jwt.role-claim",  with("jwks = \"https://id.example/\"\nrole-claim = \"\"")),
+    ];
+    for (key, text) in cases {
+        let errors = file(&text).unwrap_err();
+        let shown = errors.to_string();
+        assert!(errors.0.iter().any(|error| error.key == key), "{key}: {shown}");
+        assert!(!shown.contains("plugh"), "{shown}");
+    }
+}
+
 /// Each key but the allow-lists and the tokens holds only after a restart, and a reload has to say so.
 #[test]
 fn a_reload_names_every_key_that_it_leaves_as_it_was() {
@@ -716,7 +751,7 @@ fn fields(name: &str, prefix: &str) -> Vec<Field> {
         } else if let Some(field) = line.strip_prefix("pub ").filter(|l| l.contains(':')) {
             let (name, kind) = field.split_once(':').unwrap();
             let text = std::mem::take(&mut doc).trim().to_owned();
-            if ["CallbacksConfig", "LogConfig", "ApiConfig"]
+            if ["CallbacksConfig", "LogConfig", "ApiConfig", "JwtConfig"]
                 .iter()
                 .any(|of| kind.trim().starts_with(of))
             {
@@ -744,6 +779,7 @@ fn all_fields() -> Vec<Field> {
     all.extend(fields("CallbacksConfig", "callbacks."));
     all.extend(fields("SecretConfig", "secrets.<name>."));
     all.extend(fields("ApiConfig", "api."));
+    all.extend(fields("JwtConfig", "api.jwt."));
     all.extend(fields("LogConfig", "log."));
     all
 }

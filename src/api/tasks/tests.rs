@@ -213,12 +213,15 @@ impl Api {
             projects: projects.map(|one| [one.to_owned()].into()),
             role,
         };
-        api.access.set(vec![
-            token("reader", Some("shop"), Role::Read),
-            token("writer", Some("shop"), Role::Write),
-            token("chief", Some("shop"), Role::Admin),
-            token("admin", None, Role::Admin),
-        ]);
+        api.access.set(
+            vec![
+                token("reader", Some("shop"), Role::Read),
+                token("writer", Some("shop"), Role::Write),
+                token("chief", Some("shop"), Role::Admin),
+                token("admin", None, Role::Admin),
+            ],
+            None,
+        );
         api
     }
 
@@ -665,12 +668,15 @@ async fn a_token_does_what_its_role_allows_in_its_projects() {
         assert_eq!(api.world().filter.take().expect("a filter").projects, want);
     }
     // Tokens that are read again hold at once.
-    api.access.set(vec![Token {
-        name: "new".to_owned(),
-        sha256: auth::sha256("new"),
-        projects: None,
-        role: Role::Read,
-    }]);
+    api.access.set(
+        vec![Token {
+            name: "new".to_owned(),
+            sha256: auth::sha256("new"),
+            projects: None,
+            role: Role::Read,
+        }],
+        None,
+    );
     assert_eq!(api.ask("reader", "GET", "/v1/tasks/mine", &none).await.status, 401);
     assert_eq!(api.ask("new", "GET", "/v1/tasks/mine", &none).await.status, 200);
 }

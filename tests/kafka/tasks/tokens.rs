@@ -1,11 +1,17 @@
 //! Tokens of processes that run: who may ask, and what a change of the file does.
 
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::TcpListener;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use openssl::pkey::{PKey, Private};
+use openssl::sign::Signer;
 use serde_json::{Value, json};
 
 use super::{Api, command, fixture, task};
-use crate::support::{Endpoint, Fixture, Mode, Process, eventually, waterclock};
+use crate::support::{Endpoint, Fixture, Mode, Process, eventually, now_ms, waterclock};
 
 /// A token, and the lines of the configuration that let its holder in.
 struct Token {
@@ -96,4 +102,99 @@ fn a_started_process_lets_the_holders_of_its_tokens_in_and_follows_its_file() {
     cancel_over_both([(&a, &other), (&b, &one)], &stub);
     b.stop_well();
     a.stop_well();
+}
+
+/// Signs tokens, and serves its keys on loopback until the process ends.
+struct Issuer {
+    key: PKey<Private>,
+    jwks: String,
+}
+
+impl Issuer {
+    fn start() -> Self {
+        let key = PKey::generate_ed25519().expect("a key");
+        let x = URL_SAFE_NO_PAD.encode(key.raw_public_key().expect("a point"));
+        let key_shown = json!({ "kty": "OKP", "crv": "Ed25519", "x": x, "kid": "one" });
+        let set = json!({ "keys": [key_shown] }).to_string();
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let jwks = format!("http://{}/keys", listener.local_addr().expect("an address"));
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
+                while lines.next().is_some_and(|line| !line.is_empty()) {}
+                let head = format!("content-length: {}\r\nconnection: close", set.len());
+                let _ = write!(stream, "HTTP/1.1 200 OK\r\n{head}\r\n\r\n{set}");
+            }
+        });
+        Self { key, jwks }
+    }
+
+    /// A token of anna for the project shop.
+    fn token(&self, role: &str) -> String {
+        let part = |of: &Value| URL_SAFE_NO_PAD.encode(of.to_string());
+        let claims = json!({
+            "iss": "us", "aud": "waterclock", "sub": "anna", "exp": now_ms() / 1_000 + 600,
+            "role": role, "projects": ["shop"],
+        });
+        let header = json!({ "alg": "EdDSA", "kid": "one" });
+        let message = format!("{}.{}", part(&header), part(&claims));
+        let mut signer = Signer::new_without_digest(&self.key).expect("a signer");
+        let signature = signer.sign_oneshot_to_vec(message.as_bytes()).expect("signed");
+        format!("{message}.{}", URL_SAFE_NO_PAD.encode(signature))
+    }
+}
+
+#[test]
+fn a_started_process_takes_signed_tokens_and_logs_who_changed_what() {
+    let fixture = fixture("tasks-issuer");
+    let issuer = Issuer::start();
+    let lines = format!(
+        "[api.jwt]\nissuer = \"us\"\naudience = \"waterclock\"\njwks = \"{}\"\n",
+        issuer.jwks
+    );
+    let launch = fixture.launch(Mode::ExactlyOnce).data("a").config(&(file(&[]) + &lines));
+    let mut process = launch.arg("--roles").arg("lanes,worker,api").start();
+    let of = |role: &str| Api::of_holder(&process, &issuer.token(role));
+    let (writer, admin) = (of("write"), of("admin"));
+    let stub = Endpoint::start();
+    let id = writer.create(&task("shop", &stub, "/ok", "1s"));
+    assert_eq!(writer.end_of(&id)["task_status"], "finished");
+    let project = "/v1/projects/shop";
+    #[rustfmt::skip]
+    let cases = [
+        (&writer, "POST", "/v1/tasks/http",     task("bank", &stub, "/ok", "1s"), (404, "unknown_project")),
+        (&writer, "PUT",  project,              json!({}),                        (403, "role_denied")),
+        (&admin,  "PUT",  project,              json!({}),                        (200, "")),
+        (&admin,  "PUT",  "/v1/projects/bank",  json!({}),                        (404, "unknown_project")),
+    ];
+    for (who, method, path, body, want) in cases {
+        let (status, told) = who.answered(method, path, Some(&body));
+        assert_eq!((status, told["code"].as_str().unwrap_or_default()), want, "{method} {path}");
+    }
+    assert_eq!(Api::of(&process).answered("GET", "/v1/tasks", None).0, 401);
+    let log = process.log();
+    let audit: Vec<&str> = log.lines().filter(|line| line.contains("waterclock::audit")).collect();
+    assert_eq!(audit.len(), 3, "{audit:?}");
+    for (line, (key, outcome)) in audit.iter().zip([
+        ("projects/shop", "role_denied"),
+        ("projects/shop", "done"),
+        ("projects/bank", "unknown_project"),
+    ]) {
+        let words = format!("from=127.0.0.1 action=\"put\" key=\"{key}\"");
+        let is_said = line.contains(r#"by="anna""#) && line.contains(&words);
+        assert!(is_said && line.contains(&format!("outcome=\"{outcome}\"")), "{line}");
+    }
+
+    // The issuer is taken out of the file.
+    let own = token("own");
+    std::fs::write(fixture.path("a.toml"), file(&[&own])).expect("written");
+    process.hang_up();
+    eventually("the issuer's tokens are refused", || {
+        match writer.answered("GET", &format!("/v1/tasks/{id}"), None) {
+            (401, told) if told["code"] == "bad_credentials" => Ok(()),
+            other => Err(format!("{other:?}")),
+        }
+    });
+    assert_eq!(Api::of_holder(&process, &own.text).task(&id)["task_status"], "finished");
+    process.stop_well();
 }
