@@ -308,7 +308,7 @@ fn what_the_contract_refuses_is_refused_before_anything_connects_with_its_code()
 #[test]
 fn the_least_acls_are_told_without_asking_anybody() {
     let output = nobody_connects(|address| {
-        let mut command = waterclock(&["doctor", "--acls", "--principal", "User:wc"]);
+        let mut command = waterclock(&["acl", "print", "--principal", "User:wc"]);
         command.args(["--brokers", address]).env("WATERCLOCK_ALLOW", r"orders\..*");
         command.output().expect("the binary runs")
     });

@@ -30,32 +30,13 @@ pub(super) struct Doctor {
     /// Data directory to look at [default: that of the configuration]
     #[arg(long, value_name = "DIR")]
     data_dir: Option<String>,
-    /// Prints the commands that give a principal the least that waterclock needs, and asks nothing
-    #[arg(long)]
-    acls: bool,
-    /// The principal of --acls [default: User: and sasl.username, else User:waterclock]
-    #[arg(long, value_name = "NAME", requires = "acls")]
-    principal: Option<String>,
 }
 
 impl Doctor {
     pub(super) fn run(self, global: &Global) -> Outcome {
-        let Self { read_only, data_dir, acls, principal } = self;
+        let Self { read_only, data_dir } = self;
         let config = global.load(Overrides { data_dir, ..Overrides::default() })?;
         let connection = global.connection(&config);
-        if acls {
-            let own = AnnouncedLists::default();
-            let wish = wish(&config, own, read_only)?;
-            let user = connection.user().map(|name| format!("User:{name}"));
-            let principal = principal.or(user).unwrap_or_else(|| "User:waterclock".to_owned());
-            let allowed = config.allow.as_deref();
-            let lines = doctor::acls(&wish, allowed, &config.brokers, &principal);
-            return output::line(&if global.json() {
-                json!({ "principal": principal, "commands": lines }).to_string()
-            } else {
-                lines.join("\n")
-            });
-        }
         let wish = wish(&config, said(&config, &connection)?, read_only)?;
         let facts = doctor::ask(&connection, &wish)
             .map_err(|error| Failure::new(Exit::Unavailable, error))?;

@@ -8,6 +8,7 @@
 //! A subcommand is a clap `Args` struct with `run(self, &Global) -> Outcome`. It loads the configuration first, so
 //! that what is wrong there stops it before anything connects.
 
+mod acl;
 mod again;
 mod cancel;
 mod client;
@@ -131,6 +132,8 @@ enum Command {
     Dead(dead::Dead),
     /// Says what is wrong with the cluster for us, and how to mend it; exit code 1 if anything is a problem
     Doctor(doctor::Doctor),
+    /// Prints the Kafka rights that each role needs
+    Acl(acl::Acl),
     /// Looks at the index of an instance that does not run, compares it with Kafka, creates it again
     Index(index::IndexCommand),
     /// Measures how fast and how late, beside the raw limits of the same brokers
@@ -229,6 +232,7 @@ pub fn main() -> ExitCode {
         Command::Top(top) => top.run(&global),
         Command::Dead(dead) => dead.run(&global),
         Command::Doctor(doctor) => doctor.run(&global),
+        Command::Acl(acl) => acl.run(&global),
         Command::Index(index) => index.run(&global),
         Command::Bench(bench) => bench.run(&global),
         Command::Completions { shell } => completions(shell),

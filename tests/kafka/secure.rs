@@ -6,10 +6,15 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
+use serde_json::{Value, json};
 use waterclock::kafka::Connection;
 
 use crate::support::secure::{CLIENT_SECRET, PASSWORD, Secured, token, token_endpoint};
-use crate::support::{self, Fixture, Log, Mode, eventually, free_address, patient, preload, whole};
+use crate::support::tasks::{Api, task, with};
+use crate::support::{self, Endpoint, Fixture, Launch, Log, Mode, Process, acl};
+use crate::support::{eventually, free_address, patient, preload, whole};
 
 /// Settings as variables of the environment.
 type Settings = Vec<(&'static str, String)>;
@@ -280,4 +285,187 @@ fn the_documented_permissions_are_enough() {
     process.stop_well();
     let denied = process.log().lines().filter(|line| line.contains("uthoriz")).count();
     assert_eq!(denied, 0, "something was denied: {}", process.log());
+}
+
+/// Somebody who may do what `waterclock acl print` says of some roles, and nothing else.
+struct Principal<'a> {
+    secured: &'a Secured,
+    fixture: &'a Fixture,
+    target: &'a str,
+    name: String,
+    settings: Settings,
+}
+
+impl<'a> Principal<'a> {
+    #[track_caller]
+    fn with_roles(of: (&'a Secured, &'a Fixture, &'a str), roles: &str) -> Self {
+        Self::in_namespace(of, of.1.namespace(), roles)
+    }
+
+    #[track_caller]
+    fn in_namespace(of: (&'a Secured, &'a Fixture, &'a str), namespace: &str, roles: &str) -> Self {
+        let (secured, fixture, target) = of;
+        let name = format!("{}-{}", roles.replace(',', "-"), fixture.namespace());
+        secured.add_user(&name);
+        let by = [("SASL_USERNAME", name.as_str()), ("SASL_PASSWORD", PASSWORD)];
+        let settings = sasl(secured, "SCRAM-SHA-512", &by);
+        let mut print = support::waterclock();
+        print.args(["acl", "print", "--json", "--namespace", namespace, "--role", roles]);
+        let printed = print.env("WATERCLOCK_ALLOW", regex(target)).output().expect("it runs");
+        let printed: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
+        assert_eq!(printed["notes"], json!([]), "{printed}");
+        acl::grant(&secured.open, &format!("User:{name}"), &printed);
+        Self { secured, fixture, target, name, settings }
+    }
+
+    fn launch(&self, data: &str, roles: &str) -> Launch<'a> {
+        let launch = self.fixture.launch(Mode::ExactlyOnce).data(data).brokers(&self.secured.sasl);
+        let config = "[callbacks]\nnetworks = [\"127.0.0.0/8\"]\n".to_owned();
+        let launch = launch.config(&format!("allow = ['{}']\n{config}", regex(self.target)));
+        let mut launch = launch.arg("--roles").arg(roles);
+        for (name, value) in set(&self.settings) {
+            launch = launch.env(&name, value);
+        }
+        launch
+    }
+
+    /// A short command of the namespace.
+    fn does(&self, arguments: &[&str]) -> Output {
+        let namespace = ["--namespace", self.fixture.namespace()];
+        waterclock(&self.secured.sasl, &self.settings, &[arguments, &namespace].concat()).0
+    }
+
+    /// Takes a right away that it has.
+    #[track_caller]
+    fn loses(&self, resource: &str, name: &str, pattern: &str, operation: &str) {
+        let grant = json!({
+            "resource": resource, "name": name, "pattern": pattern, "operations": [operation],
+        });
+        acl::deny(&self.secured.open, &format!("User:{}", self.name), &grant);
+    }
+
+    /// Submits a record as a client does that knows nothing of waterclock but its headers.
+    fn produces(&self, value: &str) {
+        let mut client = rdkafka::ClientConfig::new();
+        client.set("bootstrap.servers", &self.secured.sasl);
+        for (name, value) in &self.settings {
+            client.set(name.to_ascii_lowercase().replace('_', "."), value);
+        }
+        let producer: BaseProducer = client.create().expect("a producer");
+        let header = |key, value| Header { key, value: Some(value) };
+        let headers = OwnedHeaders::new().insert(header("x-delay", "3s"));
+        let headers = headers.insert(header("x-delay-target", self.target));
+        let intake = self.fixture.names.intake();
+        let record = BaseRecord::to(&intake).key("k").payload(value).headers(headers);
+        producer.send(record).map_err(|(error, _)| error).expect("sent");
+        producer.flush(patient(Duration::from_secs(15))).expect("acknowledged");
+    }
+}
+
+fn regex(target: &str) -> String {
+    target.replace('.', r"\.")
+}
+
+/// Timers, tasks, a cancel, a rebalance and a restart, over TLS and SCRAM, by instances of each role that have the rights of their
+/// roles only; and what comes of it when one of these is missing.
+#[test]
+fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
+    let secured = Secured::shared();
+    let open = Connection::new(&secured.open, BTreeMap::new());
+    let fixture = Fixture::on(open, "roles", |request| request.lanes = Some(2));
+    let namespace = fixture.namespace();
+    let target = fixture.target("out", 1);
+    let of = (&*secured, &fixture, target.as_str());
+    let lanes = Principal::with_roles(of, "lanes");
+    let worker = Principal::with_roles(of, "worker");
+    let api = Principal::with_roles(of, "worker,api");
+    let producer = Principal::with_roles(of, "producer");
+    let cli = Principal::with_roles(of, "cli");
+    let below = format!("{namespace}.below");
+    let admin = Principal::in_namespace(of, &below, "admin");
+    let apply = ["topics", "apply", "--namespace", &below, "--lanes", "1", "--ladder", "1s"];
+    succeeds(&secured.sasl, &admin.settings, &apply);
+
+    let mut processes: Vec<Process> = vec![
+        lanes.launch("a", "lanes").start(),
+        worker.launch("b", "worker").start(),
+        api.launch("c", "worker,api").start(),
+    ];
+    let asked = Api::of(&processes[2]);
+    let stub = Endpoint::start();
+    producer.produces("by headers");
+    let sent = cli.does(&["send", "--target", &target, "--in", "3s", "--key", "k", "by command"]);
+    assert_eq!(sent.status.code(), Some(0), "{}", String::from_utf8_lossy(&sent.stderr));
+    assert_eq!(Log::open(&fixture, &target).count(2).len(), 2);
+    let cancelled = asked.create(&task("shop", &stub, "/ok", "1h"));
+    assert_eq!(asked.cancel(&cancelled), "cancelled");
+    let retried = with(
+        task("shop", &stub, "/fail?n=9", "1s"),
+        json!({ "retry": { "count": 1, "interval": 1 } }),
+    );
+    let failed = asked.create(&retried);
+    assert_eq!(asked.end_of(&failed)["task_status"], "failed");
+    let (status, told) = asked.answered("PUT", "/v1/projects/shop", Some(&json!({})));
+    assert_eq!(status, 200, "{told}");
+    // Its payload stands in the dead letter.
+    let (status, told) = asked.answered("POST", &format!("/v1/tasks/{failed}:retry"), None);
+    assert_eq!(status, 200, "{told}");
+
+    // A second owner of lanes, and then the first one again, after it was killed.
+    processes.push(lanes.launch("d", "lanes").start());
+    eventually("the lanes are shared", || match (processes[0].lanes(), processes[3].lanes()) {
+        (1, 1) => Ok(()),
+        other => Err(format!("{other:?}")),
+    });
+    processes[0].kill();
+    processes[0] = lanes.launch("a", "lanes").start();
+    let tasks = asked.create_all(vec![task("shop", &stub, "/ok", "1s"); 8]);
+    for id in &tasks {
+        assert_eq!(asked.end_of(id)["task_status"], "finished");
+    }
+    let kafka = json!({
+        "type": "kafka", "project": "shop", "group": "g", "delay": "1s", "topic": target, "value": "task",
+    });
+    let id = asked.create_all(vec![kafka]);
+    assert_eq!(asked.end_of(&id[0])["task_status"], "finished");
+    let nobody = ["cancel", "nobody", "--key", "k"];
+    for (command, want) in [(&["dead", "list"][..], 0), (&["topics", "check"], 0), (&nobody, 1)] {
+        let said = cli.does(command);
+        let text = String::from_utf8_lossy(&said.stderr);
+        assert_eq!(said.status.code(), Some(want), "{command:?}: {text}");
+    }
+    // Done records are deleted, too.
+    let intake = fixture.names.intake();
+    eventually("the intake is trimmed", || match whole(&fixture, &intake).len() {
+        0 => Ok(()),
+        left => Err(format!("{left} are left")),
+    });
+    for of in [&lanes, &worker, &api, &producer, &cli, &admin] {
+        assert_eq!(secured.denied(&of.name), [""; 0], "{}", of.name);
+    }
+
+    // Without one of them something does not work.
+    api.loses("topic", &intake, "literal", "Write");
+    let refused =
+        || match asked.ask("POST", "/v1/tasks/http", Some(&task("shop", &stub, "/ok", "1h"))) {
+            (201, told) => Err(told.to_string()),
+            _ => Ok(()),
+        };
+    eventually("a create is refused without Write on the intake", refused);
+    cli.loses("topic", &format!("{namespace}.dead"), "literal", "Read");
+    assert_ne!(cli.does(&["dead", "list"]).status.code(), Some(0));
+    cli.loses("topic", &target, "literal", "Describe");
+    let sent = cli.does(&["send", "--target", &target, "--in", "1s", "x"]);
+    assert!(String::from_utf8_lossy(&sent.stderr).contains("target_missing"), "{sent:?}");
+    // The third one was to be refused.
+    for (nth, mut process) in processes.into_iter().enumerate() {
+        process.stop_well();
+        let log = process.log();
+        let said: Vec<&str> = log.lines().filter(|line| line.contains("uthoriz")).collect();
+        assert!(said.is_empty() || nth == 2, "{said:#?}");
+    }
+    lanes.loses("transactional-id", &format!("{namespace}/"), "prefixed", "Write");
+    let mut process = lanes.launch("a", "lanes").spawn();
+    assert_eq!(process.wait(patient(Duration::from_secs(60))), Some(70), "{}", process.log());
+    assert!(!secured.denied(&lanes.name).is_empty());
 }

@@ -3,6 +3,8 @@
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
+use serde_json::Value;
+
 use super::variable;
 
 /// Of what rights are told, as Kafka numbers it, and its name or what its name begins with.
@@ -31,6 +33,7 @@ const GROUP: u8 = 3;
 const TRANSACTIONAL_ID: u8 = 5;
 const LITERAL: u8 = 3;
 const PREFIXED: u8 = 4;
+const DENY: u8 = 2;
 const ALLOW: u8 = 3;
 const SECURITY_DISABLED: i16 = 54;
 
@@ -48,21 +51,71 @@ pub fn allow(resource: Resource<'_>, rights: &[Right]) {
         Resource::Group(name) => (GROUP, name, LITERAL),
         Resource::TransactionalIds(prefix) => (TRANSACTIONAL_ID, prefix, PREFIXED),
     };
+    let each = rights.iter().map(|right| (kind, name, pattern, *right as u8));
+    create(&variable("KAFKA_BOOTSTRAP"), "User:*", ALLOW, &each.collect::<Vec<_>>());
+}
+
+/// What `waterclock acl print --json` says, for this principal, on another Kafka.
+#[track_caller]
+pub fn grant(brokers: &str, principal: &str, printed: &Value) {
+    change(brokers, principal, ALLOW, printed["grants"].as_array().expect("grants"));
+}
+
+/// Denies a principal a right that it has: a grant with one operation.
+#[track_caller]
+pub fn deny(brokers: &str, principal: &str, grant: &Value) {
+    change(brokers, principal, DENY, std::slice::from_ref(grant));
+}
+
+#[track_caller]
+fn change(brokers: &str, principal: &str, permission: u8, grants: &[Value]) {
+    let text = |of: &Value| of.as_str().expect("text").to_owned();
+    let mut each = Vec::new();
+    for grant in grants {
+        let kind = match text(&grant["resource"]).as_str() {
+            "topic" => TOPIC,
+            "group" => GROUP,
+            "transactional-id" => TRANSACTIONAL_ID,
+            other => panic!("{other}"),
+        };
+        let pattern = if grant["pattern"] == "prefixed" { PREFIXED } else { LITERAL };
+        for operation in grant["operations"].as_array().expect("operations") {
+            let operation = match text(operation).as_str() {
+                "Create" => 5,
+                "Read" => Right::Read as u8,
+                "Write" => Right::Write as u8,
+                "Delete" => Right::Delete as u8,
+                "Describe" => Right::Describe as u8,
+                "DescribeConfigs" => Right::DescribeConfigs as u8,
+                other => panic!("{other}"),
+            };
+            each.push((kind, text(&grant["name"]), pattern, operation));
+        }
+    }
+    assert!(!each.is_empty());
+    let each: Vec<_> = each.iter().map(|(a, name, b, c)| (*a, name.as_str(), *b, *c)).collect();
+    create(brokers, principal, permission, &each);
+}
+
+/// Kind, name, pattern and operation, as Kafka numbers them.
+type Rule<'a> = (u8, &'a str, u8, u8);
+
+#[track_caller]
+fn create(addresses: &str, principal: &str, permission: u8, rules: &[Rule<'_>]) {
     let mut body = Vec::new();
     body.extend(CREATE_ACLS.to_be_bytes());
     body.extend(1_i16.to_be_bytes());
     body.extend(7_i32.to_be_bytes());
     put(&mut body, "test");
-    body.extend((rights.len() as i32).to_be_bytes());
-    for right in rights {
-        body.push(kind);
+    body.extend((rules.len() as i32).to_be_bytes());
+    for (kind, name, pattern, operation) in rules {
+        body.push(*kind);
         put(&mut body, name);
-        body.push(pattern);
-        put(&mut body, "User:*");
+        body.push(*pattern);
+        put(&mut body, principal);
         put(&mut body, "*");
-        body.extend([*right as u8, ALLOW]);
+        body.extend([*operation, permission]);
     }
-    let addresses = variable("KAFKA_BOOTSTRAP");
     let address = addresses.split(',').next().expect("an address");
     let mut broker = TcpStream::connect(address).expect("connected");
     broker.write_all(&(body.len() as i32).to_be_bytes()).expect("written");
@@ -73,13 +126,13 @@ pub fn allow(resource: Resource<'_>, rights: &[Right]) {
     broker.read_exact(&mut answer).expect("the whole answer");
     // Correlation, throttle, count; then a code and a message for each.
     let mut rest = &answer[12..];
-    for right in rights {
+    for rule in rules {
         let code = i16::from_be_bytes([rest[0], rest[1]]);
         assert_ne!(
             code, SECURITY_DISABLED,
             "the cluster has no authorizer; scripts/kafka start has"
         );
-        assert_eq!(code, 0, "{right:?} on {resource:?}");
+        assert_eq!(code, 0, "{rule:?} for {principal}");
         let message = i16::from_be_bytes([rest[2], rest[3]]).max(0) as usize;
         rest = &rest[4 + message..];
     }

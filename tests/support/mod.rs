@@ -6,7 +6,7 @@
 //! 3. A broker that is absent fails the test and says what to type.
 //! 4. Every process that a test starts ends with the test, and tells its log if the test failed.
 
-mod acl;
+pub mod acl;
 mod ask;
 mod binary;
 mod clock;

@@ -88,6 +88,22 @@ impl Secured {
         said
     }
 
+    /// Another user of SCRAM-SHA-512, with the same password.
+    #[track_caller]
+    pub fn add_user(&self, name: &str) {
+        let credential = format!("SCRAM-SHA-512=[password={PASSWORD}]");
+        let user = ["--alter", "--entity-type", "users", "--entity-name", name];
+        let add = [&user[..], &["--add-config", &credential]].concat();
+        self.tool("kafka.admin.ConfigCommand", &add);
+    }
+
+    /// What the broker has denied a user, as its log has it.
+    pub fn denied(&self, user: &str) -> Vec<String> {
+        let log = std::fs::read_to_string(self.dir.join("node-1/log")).expect("a log");
+        let of_user = format!("Principal = User:{user} is Denied");
+        log.lines().filter(|line| line.contains(&of_user)).map(str::to_owned).collect()
+    }
+
     /// A file of this broker's, as text.
     pub fn file(&self, name: &str) -> String {
         self.files.path().join(name).display().to_string()

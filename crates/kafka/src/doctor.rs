@@ -11,6 +11,7 @@
 //!
 //! It knows nothing of this machine but its clock: the data directory is the caller's matter.
 
+mod acls;
 mod ask;
 mod clocks;
 mod cluster;
@@ -29,8 +30,8 @@ use crate::topics::{Request, Survey};
 use waterclock_engine::allow::Allow;
 use waterclock_engine::{Millis, UnixMillis};
 
+pub use acls::{AclResource, AclRole, Acls, Grant, acls};
 pub use ask::ask;
-pub use rights::acls;
 
 /// What is configured, as far as it asks something of the cluster.
 #[derive(Clone, Debug)]

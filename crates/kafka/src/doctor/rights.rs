@@ -1,4 +1,4 @@
-//! What our principal may do, what it must be able to do, and the least ACLs for it. Pure.
+//! What our principal may do, and what it must be able to do. Pure.
 
 use crate::client::raw::ask::{Group, Right};
 use crate::topics::{Kind, Names, TopicSpec};
@@ -40,7 +40,7 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
                             AREA,
                             Location::topic(name),
                             format!("we may not {} here", missing.join(", ")),
-                            "grant it; `waterclock doctor --acls` prints all that is needed",
+                            "grant it; `waterclock acl print` prints all that is needed",
                         );
                     }
                 }
@@ -49,7 +49,7 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
                     AREA,
                     Location::topic(name),
                     format!("it cannot be described: {why}"),
-                    "grant Describe; `waterclock doctor --acls` prints all that is needed",
+                    "grant Describe; `waterclock acl print` prints all that is needed",
                 ),
             }
         }
@@ -65,7 +65,7 @@ pub(super) fn rights(wish: &Wish, facts: &Facts, list: &mut List) {
             AREA,
             Location::NONE,
             format!("a small transaction under {}/doctor failed: {why}", wish.request.namespace),
-            "look at __transaction_state, and grant Write and Describe on the transactional ids; `waterclock doctor --acls` \
+            "look at __transaction_state, and grant Write and Describe on the transactional ids; `waterclock acl print` \
              prints all that is needed",
         ),
         None if wish.exactly_once && wish.read_only => list.add(
@@ -91,7 +91,7 @@ fn on_group(name: &str, group: &Result<Group, String>, list: &mut List) {
     // A group that is not there yet tells nothing of rights.
     if !missing.is_empty() && !group.rights.is_empty() {
         let what = format!("we may not {} group {name}", missing.join(", "));
-        let remedy = "grant it; `waterclock doctor --acls` prints all that is needed";
+        let remedy = "grant it; `waterclock acl print` prints all that is needed";
         list.add(Severity::Problem, Area::Permissions, Location::NONE, what, remedy);
     }
 }
@@ -169,130 +169,4 @@ pub(super) fn targets(wish: &Wish, facts: &Facts, list: &mut List) {
             if can == 1 { "topic that is there" } else { "topics that are there" }
         ),
     );
-}
-
-/// Commands that give a principal the least that it needs, one a line; lines that begin with `#` are for people.
-#[must_use]
-pub fn acls(
-    wish: &Wish,
-    allowed: Option<&[String]>,
-    bootstrap: &str,
-    principal: &str,
-) -> Vec<String> {
-    let namespace = &wish.request.namespace;
-    let grant = |resource: &str, rights: &[Right]| {
-        let rights: String =
-            rights.iter().map(|right| format!(" --operation {}", right.as_str())).collect();
-        format!(
-            "kafka-acls.sh --bootstrap-server {bootstrap} --add --allow-principal {} {resource}{rights}",
-            quoted(principal)
-        )
-    };
-    let topic = |name: &str, rights: &[Right]| grant(&format!("--topic {}", quoted(name)), rights);
-    let prefix = |name: &str, rights: &[Right]| {
-        grant(&format!("--resource-pattern-type prefixed --topic {}", quoted(name)), rights)
-    };
-    let mut lines = vec![topic(&format!("{namespace}.intake"), needed(Kind::Intake))];
-    for name in &wish.request.further_intakes {
-        lines.push(topic(&format!("{namespace}.intake.{name}"), needed(Kind::Intake)));
-    }
-    lines.push(prefix(&format!("{namespace}.delay."), needed(Kind::Delay)));
-    for name in ["dead", "meta", "timers"] {
-        lines.push(topic(&format!("{namespace}.{name}"), needed(Kind::Meta)));
-    }
-    // For a namespace without tasks they are of no use, and do no harm: an ACL may name a topic that is not there.
-    for name in ["tasks", "results"] {
-        lines.push(topic(&format!("{namespace}.{name}"), needed(Kind::Tasks)));
-    }
-    // `dead` reads as a group of its own, and so do the workers.
-    let group = format!("--resource-pattern-type prefixed --group {}", quoted(namespace));
-    lines.push(grant(&group, &ON_THE_GROUP));
-    // Lanes and workers commit under such ids where they deliver exactly once, and everybody changes projects and targets under one.
-    let ids = quoted(&format!("{namespace}/"));
-    let resource = format!("--resource-pattern-type prefixed --transactional-id {ids}");
-    lines.push(grant(&resource, &[Write, Describe]));
-    let on_targets = [Write, Describe, DescribeConfigs];
-    match allowed {
-        None => {
-            lines.push("# allow is not set: set it, or grant each target by hand:".to_owned());
-            lines.push(format!("# {}", topic("TARGET", &on_targets)));
-        }
-        Some(patterns) => {
-            for pattern in patterns {
-                lines.push(match shape(pattern) {
-                    Some((name, false)) => topic(&name, &on_targets),
-                    Some((name, true)) => prefix(&name, &on_targets),
-                    None => format!(
-                        "# allow {pattern:?} is neither one name nor a prefix; grant each of its topics: {}",
-                        topic("TARGET", &on_targets)
-                    ),
-                });
-            }
-        }
-    }
-    lines.push(format!(
-        "# topics apply, by an administrator: Create and Describe on the cluster, and the above; doctor besides: \
-         {}",
-        grant("--cluster", &[DescribeConfigs])
-    ));
-    lines
-}
-
-/// A regular expression that is one name, or (`true`) all names with a prefix.
-fn shape(pattern: &str) -> Option<(String, bool)> {
-    let (rest, is_prefix) = match pattern.strip_suffix(".*") {
-        Some(rest) if !rest.ends_with('\\') => (rest, true),
-        _ => (pattern, false),
-    };
-    let mut name = String::with_capacity(rest.len());
-    let mut chars = rest.chars();
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => name.push(chars.next().filter(|c| matches!(c, '.' | '-' | '_'))?),
-            c if c.is_ascii_alphanumeric() || c == '_' || c == '-' => name.push(c),
-            _ => return None,
-        }
-    }
-    (!name.is_empty()).then_some((name, is_prefix))
-}
-
-/// For a shell, where that is needed.
-fn quoted(text: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text.to_owned();
-    }
-    format!("'{}'", text.replace('\'', r"'\''"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_allowed_pattern_becomes_an_acl_where_kafka_has_one_for_it() {
-        type Shape = Option<(&'static str, bool)>;
-        #[rustfmt::skip]
-        let cases: [(&str, &str, Shape); 8] = [
-            ("one name",                    "orders",           Some(("orders", false))),
-            ("one name with a dot",         r"orders\.eu",      Some(("orders.eu", false))),
-            ("a prefix",                    r"orders\..*",      Some(("orders.", true))),
-            ("a bare dot is any character", "orders.eu",        None),
-            ("an escaped dot, then a star", r"orders\.*",       None),
-            ("a choice",                    "a|b",              None),
-            ("everything",                  ".*",               None),
-            ("a class",                     r"a\d",             None),
-        ];
-        for (why, pattern, want) in cases {
-            let want = want.map(|(name, is_prefix)| (name.to_owned(), is_prefix));
-            assert_eq!(shape(pattern), want, "{why}: {pattern}");
-        }
-    }
-
-    #[test]
-    fn words_are_quoted_for_a_shell_where_that_is_needed() {
-        assert_eq!(quoted("User:waterclock"), "User:waterclock");
-        assert_eq!(quoted("User:CN=a b"), "'User:CN=a b'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
-    }
 }

@@ -348,33 +348,3 @@ fn without_tasks_nothing_of_them_is_asked() {
     let list = findings(&wish, &facts, NOW);
     assert!(list.iter().all(|finding| finding.severity == Severity::Ok), "{list:#?}");
 }
-
-#[test]
-fn the_least_acls_name_every_resource() {
-    let allowed = ["orders".to_owned(), r"bills\..*".to_owned(), "a|b".to_owned()];
-    let mut wish = wish();
-    wish.request.further_intakes = vec!["eu".to_owned()];
-    let lines = acls(&wish, Some(&allowed), "b:9092", "User:wc");
-    let words = [
-        "--topic ns.intake --operation Read --operation Write --operation Delete",
-        "--topic ns.intake.eu ",
-        "prefixed --topic ns.delay. ",
-        "--topic ns.dead ",
-        "--topic ns.meta ",
-        "--topic ns.timers ",
-        "--topic ns.tasks --operation Read --operation Write --operation Delete",
-        "--topic ns.results --operation Read --operation Write --operation Delete",
-        "--group ns --operation Read --operation Describe",
-        "prefixed --transactional-id ns/ --operation Write --operation Describe",
-        "--topic orders --operation Write --operation Describe --operation DescribeConfigs",
-        "prefixed --topic bills. ",
-        "# allow \"a|b\"",
-    ];
-    for words in words {
-        assert!(lines.iter().any(|line| line.contains(words)), "{words} is not in {lines:#?}");
-    }
-    wish.exactly_once = false;
-    let lines = acls(&wish, None, "b:9092", "User:wc");
-    let ids = "prefixed --transactional-id ns/ ";
-    assert!(lines.iter().any(|line| line.contains(ids)), "projects are changed in transactions");
-}

@@ -206,7 +206,8 @@ unsafe fn ask<C: ClientContext>(
                     rdsys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
                 },
             ),
-            Kind::Settings => ptr::null_mut(),
+            // Of the cluster nobody asks for rights: the question alone would be a denial in the log of the broker.
+            Kind::Settings | Kind::Cluster => ptr::null_mut(),
             // Its errors are for values that it does not take.
             Kind::Delete => {
                 let ms = FOLLOWERS_MAX_MS;
