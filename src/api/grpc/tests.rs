@@ -279,7 +279,7 @@ async fn a_status_says_why_and_when_to_come_again() {
         ("",        "shop",  Code::Unauthenticated,  "no_credentials"),
         ("nobody",  "shop",  Code::Unauthenticated,  "bad_credentials"),
         ("reader",  "shop",  Code::PermissionDenied, "role_denied"),
-        ("writer",  "other", Code::PermissionDenied, "project_denied"),
+        ("writer",  "other", Code::NotFound,         "unknown_project"),
     ];
     for (token, project, want, why) in cases {
         assert_eq!(code(create(token, project).await), (want, why.to_owned()), "{token} {project}");
