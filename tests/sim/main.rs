@@ -76,6 +76,8 @@ const REGRESSIONS: &[u64] = &[
     1_798_000_045_131,
     1_798_000_054_403,
 ];
+/// The same, of worlds with tasks.
+const TASK_REGRESSIONS: &[u64] = &[1_113_668, 1_515_138];
 /// How many of the last events a failure tells.
 const HISTORY: usize = 120;
 /// How many seeds a test run tries.
@@ -274,7 +276,8 @@ const TASKS_MUST_MEET: &[&str] = &[
 #[test]
 fn tasks_end_once_whoever_dies_and_whatever_endpoints_answer() {
     let of = |seed| Options::new(seed, Kind::Tasks, Delivery::ExactlyOnce);
-    let all: Vec<Options> = (0..TASK_SEEDS).map(of).collect();
+    let all: Vec<Options> =
+        (0..TASK_SEEDS).chain(TASK_REGRESSIONS.iter().copied()).map(of).collect();
     let met = all_hold(&all, &Command::default());
     for what in TASKS_MUST_MEET {
         assert!(met.contains_key(what), "no {what} in all worlds with tasks: {met:?}");

@@ -211,7 +211,10 @@ impl LaneEngine {
     /// A timer ends as lost, if it is what was pending still.
     fn lose(&mut self, now: UnixMillis, lane: Lane, timer: Timer) {
         let is_absent = self.timers.table().is_absent(lane, timer.timer_id, timer.version);
-        if !is_absent || self.came_by_an_unknown_intake(timer.version) {
+        // Its record stands in `<ns>.tasks`, which nobody looks through here. Another copy of it may have gone into a tier since.
+        let progress = self.timers.tasks.progress(timer.timer_id);
+        let is_held = progress.is_some_and(|progress| progress.held.is_some());
+        if !is_absent || is_held || self.came_by_an_unknown_intake(timer.version) {
             return;
         }
         let label = timer.label.as_deref();
