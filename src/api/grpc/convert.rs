@@ -28,6 +28,13 @@ fn put(map: &mut Map<String, Value>, name: &str, value: impl Into<Value>, is_sai
     }
 }
 
+/// A field that may be absent.
+fn put_some(map: &mut Map<String, Value>, name: &str, value: Option<impl Into<Value>>) {
+    if let Some(value) = value {
+        map.insert(name.to_owned(), value.into());
+    }
+}
+
 fn put_text(map: &mut Map<String, Value>, name: &str, value: String) {
     if !value.is_empty() {
         map.insert(name.to_owned(), value.into());
@@ -38,18 +45,15 @@ fn put_text(map: &mut Map<String, Value>, name: &str, value: String) {
 fn span(span: Span) -> Value {
     let ms = i128::from(span.seconds) * 1_000 + i128::from(span.nanos) / 1_000_000;
     let rest = span.nanos % 1_000_000;
-    if rest == 0 && ms >= 0 { format!("{ms}ms").into() } else { json!(span_text(span)) }
-}
-
-/// As people write it, where it is no whole number of milliseconds.
-fn span_text(span: Span) -> String {
-    format!("{}s {}ns", span.seconds, span.nanos)
+    if rest == 0 && ms >= 0 {
+        format!("{ms}ms").into()
+    } else {
+        format!("{}s {}ns", span.seconds, span.nanos).into()
+    }
 }
 
 fn put_span(map: &mut Map<String, Value>, name: &str, of: Option<Span>) {
-    if let Some(of) = of {
-        map.insert(name.to_owned(), span(of));
-    }
+    put_some(map, name, of.map(span));
 }
 
 fn retry_fields(retry: v1::RetryInfo) -> Value {
@@ -71,9 +75,7 @@ fn retry_fields(retry: v1::RetryInfo) -> Value {
         Err(_) => put(&mut map, "backoff", retry.backoff, true),
     }
     put_span(&mut map, "max_interval", retry.max_interval);
-    if let Some(jitter) = retry.jitter {
-        map.insert("jitter".to_owned(), json!(jitter));
-    }
+    put_some(&mut map, "jitter", retry.jitter);
     Value::Object(map)
 }
 
@@ -89,9 +91,7 @@ fn base(
     put_text(&mut map, "project", project);
     put_text(&mut map, "group", group);
     put_text(&mut map, "request_id", request_id);
-    if let Some(retry) = retry {
-        map.insert("retry".to_owned(), retry_fields(retry));
-    }
+    put_some(&mut map, "retry", retry.map(retry_fields));
     let options = options.unwrap_or_default();
     put_span(&mut map, "delay", options.delay);
     put(&mut map, "expires_at", options.expires_at, options.expires_at != 0);
@@ -130,9 +130,7 @@ pub(super) fn kafka(request: v1::CreateKafkaTaskRequest) -> Fields {
     let names = (request.project, request.group, request.request_id);
     let mut map = base(request.trigger_at, names, request.retry, request.options);
     put_text(&mut map, "topic", request.topic);
-    if let Some(partition) = request.partition {
-        map.insert("partition".to_owned(), partition.into());
-    }
+    put_some(&mut map, "partition", request.partition);
     let headers = request.headers.into_iter().map(|header| {
         let value = header.content.map(|content| match content {
             Content::Value(text) => text.into_bytes(),
@@ -337,24 +335,19 @@ pub(super) fn task(of: TaskView) -> v1::Task {
 /// What is said of a project, as its reader takes it.
 pub(super) fn project_fields(of: v1::ProjectSettings) -> Value {
     let mut map = Map::new();
-    let mut said = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            map.insert(name.to_owned(), value);
-        }
-    };
-    said("paused", of.paused.map(Value::from));
-    said("concurrency", of.concurrency.map(Value::from));
-    said("rate", of.rate.map(Value::from));
-    said("burst", of.burst.map(Value::from));
-    said("create_rate", of.create_rate.map(Value::from));
-    said("create_burst", of.create_burst.map(Value::from));
-    said("targets", of.targets.map(|targets| targets.patterns.into()));
-    said("history", of.history.map(span));
-    said("max_pending", of.max_pending.map(Value::from));
-    said("max_delay", of.max_delay.map(span));
-    said("max_body", of.max_body.map(Value::from));
-    said("window", of.window.map(span));
-    said("hosts", of.hosts.map(|hosts| hosts.hosts.into()));
+    put_some(&mut map, "paused", of.paused);
+    put_some(&mut map, "concurrency", of.concurrency);
+    put_some(&mut map, "rate", of.rate);
+    put_some(&mut map, "burst", of.burst);
+    put_some(&mut map, "create_rate", of.create_rate);
+    put_some(&mut map, "create_burst", of.create_burst);
+    put_some(&mut map, "targets", of.targets.map(|targets| targets.patterns));
+    put_span(&mut map, "history", of.history);
+    put_some(&mut map, "max_pending", of.max_pending);
+    put_span(&mut map, "max_delay", of.max_delay);
+    put_some(&mut map, "max_body", of.max_body);
+    put_span(&mut map, "window", of.window);
+    put_some(&mut map, "hosts", of.hosts.map(|hosts| hosts.hosts));
     map.into()
 }
 
@@ -362,21 +355,16 @@ pub(super) fn project_fields(of: v1::ProjectSettings) -> Value {
 pub(super) fn service_fields(of: v1::ServiceSettings) -> Value {
     let mut map = Map::new();
     put_text(&mut map, "address", of.address);
-    let mut said = |name: &str, value: Option<Value>| {
-        if let Some(value) = value {
-            map.insert(name.to_owned(), value);
-        }
-    };
-    said("protocol", of.protocol.map(Value::from));
-    said("paused", of.paused.map(Value::from));
-    said("concurrency", of.concurrency.map(Value::from));
-    said("rate", of.rate.map(Value::from));
-    said("burst", of.burst.map(Value::from));
-    said("timeout", of.timeout.map(span));
-    said("retry", of.retry.map(retry_fields));
-    said("secret", of.secret.map(Value::from));
-    said("bearer", of.bearer.map(Value::from));
-    said("client_certificate", of.client_certificate.map(Value::from));
+    put_some(&mut map, "protocol", of.protocol);
+    put_some(&mut map, "paused", of.paused);
+    put_some(&mut map, "concurrency", of.concurrency);
+    put_some(&mut map, "rate", of.rate);
+    put_some(&mut map, "burst", of.burst);
+    put_span(&mut map, "timeout", of.timeout);
+    put_some(&mut map, "retry", of.retry.map(retry_fields));
+    put_some(&mut map, "secret", of.secret);
+    put_some(&mut map, "bearer", of.bearer);
+    put_some(&mut map, "client_certificate", of.client_certificate);
     map.into()
 }
 
