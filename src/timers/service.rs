@@ -571,7 +571,7 @@ impl Service {
             Outcome::Created => (CommandOutcome::Created, None, None),
             Outcome::Refused(code) => (CommandOutcome::Refused, None, Some(code)),
             // No name of a timer is about a task.
-            Outcome::Underway => return Ok(CommandStatus::Pending),
+            Outcome::Underway | Outcome::Reported(_) => return Ok(CommandStatus::Pending),
             Outcome::Absent => self.absent(ticket, answer.about).await?,
         };
         let is_end = outcome == CommandOutcome::Delivered || state.is_some();

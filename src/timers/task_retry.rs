@@ -98,7 +98,7 @@ impl Service {
 fn without_payload(timer: &Timer, now: UnixMillis) -> Option<TaskRetry> {
     let progress = timer.task.unwrap_or_default();
     match timer.state {
-        TimerState::Delay if progress.held.is_some() => Some(TaskRetry::Held),
+        TimerState::Delay if progress.held.is_some() || progress.awaited => Some(TaskRetry::Held),
         TimerState::Delay if progress.next_at <= now => Some(TaskRetry::Due),
         TimerState::Dead if timer.ended().is_none() => {
             let code = timer.code.map_or("refused", |code| code.as_str());
@@ -119,6 +119,7 @@ fn retried(outcome: Outcome) -> TaskRetry {
         Outcome::Underway => TaskRetry::Held,
         Outcome::Refused(code) => TaskRetry::Refused(code.as_str().to_owned()),
         Outcome::Superseded
+        | Outcome::Reported(_)
         | Outcome::Absent
         | Outcome::Recorded
         | Outcome::Cancelled
@@ -138,6 +139,7 @@ mod tests {
         let held = Some(HeldBy { partition: TasksPartition(0), credits: 1 });
         let waits = Progress { turn: 1, next_at: UnixMillis(100), ..Progress::default() };
         let with_worker = Progress { held, ..waits };
+        let awaited = Progress { awaited: true, ..waits };
         let of = |state, progress, now| {
             let timer = Timer {
                 timer_id: TimerId([1; 16]),
@@ -162,6 +164,7 @@ mod tests {
             (TimerState::Delay, waits,       99,  None),
             (TimerState::Delay, waits,       100, Some(TaskRetry::Due)),
             (TimerState::Delay, with_worker, 99,  Some(TaskRetry::Held)),
+            (TimerState::Delay, awaited,     101, Some(TaskRetry::Held)),
             (TimerState::Dead,  waits,       99,  None),
             (TimerState::Lost,  waits,       99,  Some(TaskRetry::Gone)),
             ended(TimerState::Delivered),

@@ -169,6 +169,7 @@ impl Heard {
             Outcome::Underway => Some(Self::Underway),
             // It was appended long after it was sealed; or tasks are not tracked here, or it is about a version.
             Outcome::Refused(_)
+            | Outcome::Reported(_)
             | Outcome::Recorded
             | Outcome::Superseded
             | Outcome::Replaced

@@ -53,6 +53,11 @@ pub const DUE: &str = "x-delay-due";
 pub const FIRED: &str = "x-delay-fired";
 /// `x-delay-attempt`: told at delivery, from 1.
 pub const ATTEMPT: &str = "x-delay-attempt";
+/// `x-delay-ticket`: told at delivery of a task with feedback: what its executor reports with, see
+/// [`Ticket`](super::task::ticket::Ticket).
+pub const TICKET: &str = "x-delay-ticket";
+/// `x-delay-cursor`: told at delivery of a task with feedback, if an earlier turn said how far it came.
+pub const CURSOR: &str = "x-delay-cursor";
 /// `x-delay-error-code`: told of a dead letter, a [`Code`].
 pub const ERROR_CODE: &str = "x-delay-error-code";
 /// `x-delay-error-detail`: told of a dead letter, a sentence.
@@ -99,6 +104,8 @@ pub enum TimerAction {
     Replace,
     /// Ends the pending one.
     Cancel,
+    /// Says what came of a turn of a task. Only an instance writes it.
+    Result,
 }
 
 /// What the headers of one record ask for. Borrows from them.
@@ -148,6 +155,8 @@ enum Name {
     Attempt,
     Task,
     Result,
+    Ticket,
+    Cursor,
 }
 
 impl Name {
@@ -169,6 +178,8 @@ impl Name {
             b"-attempt" => Self::Attempt,
             b"-task" => Self::Task,
             b"-result" => Self::Result,
+            b"-ticket" => Self::Ticket,
+            b"-cursor" => Self::Cursor,
             _ => return None,
         })
     }
@@ -190,6 +201,8 @@ impl Name {
             Self::Attempt => ATTEMPT,
             Self::Task => TASK,
             Self::Result => RESULT,
+            Self::Ticket => TICKET,
+            Self::Cursor => CURSOR,
         }
     }
 }
@@ -210,7 +223,7 @@ pub fn read<'a>(
     headers: impl Iterator<Item = (&'a [u8], Option<&'a [u8]>)>,
 ) -> Result<Directive<'a>, Refusal> {
     let mut directive = Directive::default();
-    let (mut seen, mut count) = (0u16, 0);
+    let (mut seen, mut count) = (0u32, 0);
     for (name, value) in headers {
         // The state is waterclock's own, and a record has one more with it.
         count += usize::from(name != STATE.as_bytes());
@@ -225,7 +238,7 @@ pub fn read<'a>(
             }
             continue;
         };
-        let bit = 1u16 << (known as u8);
+        let bit = 1u32 << (known as u8);
         if seen & bit != 0 {
             let detail = format!("{} is there more than once; want it once", known.as_str());
             return Err(Refusal::new(Code::DuplicateHeader, detail));
@@ -233,7 +246,7 @@ pub fn read<'a>(
         seen |= bit;
         directive.take(known, value)?;
     }
-    let both = 1 << (Name::Delay as u8) | 1 << (Name::Until as u8);
+    let both = 1u32 << (Name::Delay as u8) | 1 << (Name::Until as u8);
     if seen & both == both {
         let detail = format!("both {DELAY} and {UNTIL}; want one of them");
         return Err(Refusal::new(Code::ConflictingDirectives, detail));
@@ -241,6 +254,9 @@ pub fn read<'a>(
     if directive.state.is_none() && (directive.task.is_some() || directive.result.is_some()) {
         let detail = format!("{TASK} or {RESULT} without {STATE}: tasks are created over the API");
         return Err(Refusal::new(Code::TaskForbidden, detail));
+    }
+    if directive.action == TimerAction::Result && directive.state.is_none() {
+        return Err(bad_action("result"));
     }
     if directive.action != TimerAction::Create && directive.id.is_none() {
         let detail = format!("{ACTION} needs {ID}: the id of the timer that it is about");
@@ -277,7 +293,7 @@ impl<'a> Directive<'a> {
             Name::Task => self.task = Some(value),
             Name::Result => self.result = Some(value),
             // Told by an earlier delivery; nothing follows from them.
-            Name::Due | Name::Fired => {}
+            Name::Due | Name::Fired | Name::Ticket | Name::Cursor => {}
         }
         Ok(())
     }
@@ -320,13 +336,13 @@ fn action(text: &str) -> Result<TimerAction, Refusal> {
         "create" => Ok(TimerAction::Create),
         "replace" => Ok(TimerAction::Replace),
         "cancel" => Ok(TimerAction::Cancel),
-        _ => Err(Refusal::of_value(
-            Code::BadAction,
-            ACTION,
-            text.as_bytes(),
-            "create, replace or cancel",
-        )),
+        "result" => Ok(TimerAction::Result),
+        _ => Err(bad_action(text)),
     }
+}
+
+fn bad_action(text: &str) -> Refusal {
+    Refusal::of_value(Code::BadAction, ACTION, text.as_bytes(), "create, replace or cancel")
 }
 
 fn trace(text: &str) -> Result<bool, Refusal> {

@@ -320,8 +320,26 @@ pub enum Outcome {
     Absent,
     /// It is a dead letter.
     Refused(Code),
-    /// A task that a worker holds is to be cancelled: the cancel went after it. The index knows what it comes to.
+    /// A worker holds the task. Of a cancel: it went after the task, and the index knows what it comes to. Of feedback: the worker's
+    /// own result comes first.
     Underway,
+    /// What came of feedback about a task that is pending, or was until then.
+    Reported(Reported),
+}
+
+/// What came of feedback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reported {
+    /// The task is finished.
+    Finished,
+    /// The turn has failed, and another one follows.
+    Retrying,
+    /// The turn has failed, and none follows.
+    Failed,
+    /// The turn goes on: it is to report again by then.
+    Running(UnixMillis),
+    /// It is about a turn that is over.
+    Stale,
 }
 
 /// The position of one partition.
@@ -430,7 +448,7 @@ pub enum ChangeReason {
     Lost,
     /// Of a task: it was dispatched.
     Dispatched,
-    /// Of a task: what a worker said of a turn was taken in.
+    /// Of a task: what a worker or an executor said of a turn was taken in.
     Reported,
 }
 
@@ -445,6 +463,17 @@ pub struct Trace {
     pub id: Option<Box<[u8]>>,
     /// Which try this is, from 1.
     pub attempt: u32,
+    /// Of a task with feedback.
+    pub turn: Option<TracedTurn>,
+}
+
+/// What an executor learns of the turn that it is to report on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TracedTurn {
+    /// What it reports with.
+    pub ticket: String,
+    /// How far an earlier turn came.
+    pub cursor: Option<Arc<str>>,
 }
 
 impl Trace {
@@ -456,6 +485,12 @@ impl Trace {
             each(header::ID, id);
         }
         each(header::ATTEMPT, self.attempt.to_string().as_bytes());
+        if let Some(TracedTurn { ticket, cursor }) = &self.turn {
+            each(header::TICKET, ticket.as_bytes());
+            if let Some(cursor) = cursor {
+                each(header::CURSOR, cursor.as_bytes());
+            }
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! | function | writes to |
 //! |---|---|
-//! | [`submit`], [`cancel`], [`retry`](retry()) | `<ns>.intake`, in the lane of the task's id |
+//! | [`submit`], [`cancel`], [`retry`](retry()), [`feedback`](feedback()) | `<ns>.intake`, in the lane of the task's id |
 //! | the lanes | `<ns>.tasks` |
 //! | [`result_record`] | `<ns>.results`, in the lane that the task came from |
 //!
@@ -11,6 +11,7 @@
 //!    change none.
 //! 2. Value and headers that a user gave stay as they were: the digest stands for them.
 
+mod feedback;
 mod retry;
 
 use std::sync::Arc;
@@ -27,6 +28,8 @@ use crate::timers::{TimerId, Version};
 use crate::work::{Callee, Dispatch, Form, Said, Scope, Task, Turn};
 use crate::{Lane, Record, UnixMillis};
 
+pub(crate) use feedback::version_of as version_of_feedback;
+pub use feedback::{feedback, may_be_feedback};
 pub use retry::{CopyTerms, WantedCopy, copy_of, of_letter, retry};
 
 /// How long after it was sealed a submission may be appended; later it is [`Code::StaleSubmit`].

@@ -44,7 +44,7 @@ const TASK_BODY: usize = 36;
 /// Bytes of what is said in every version.
 const BODY: usize = 52;
 /// Bytes of the authentication code: the left half of HMAC-SHA256.
-const CODE: usize = 16;
+pub(super) const CODE: usize = 16;
 /// Without texts.
 const PLAIN: u8 = 1;
 /// With the intake's name, and the target.
@@ -61,12 +61,21 @@ const DOMAIN: [u8; 64] = {
     name.copy_from_slice(b"waterclock x-delay-state");
     block
 };
+/// The same, of a [ticket](super::task::ticket::Ticket).
+const TICKET_DOMAIN: [u8; 64] = {
+    let mut block = [0; 64];
+    let (name, _) = block.split_at_mut(25);
+    name.copy_from_slice(b"waterclock x-delay-ticket");
+    block
+};
 
 /// The secret that states are sealed with. All instances of a namespace have the same.
 #[derive(Clone)]
 pub struct StateKey {
     /// With the key and [`DOMAIN`] taken in already; cloned for each code.
     mac: Hmac<Sha256>,
+    /// The same with [`TICKET_DOMAIN`].
+    of_tickets: Hmac<Sha256>,
 }
 
 impl StateKey {
@@ -75,9 +84,32 @@ impl StateKey {
     pub fn new(secret: [u8; 32]) -> Self {
         let mut block = [0; 64];
         block[..32].copy_from_slice(&secret);
-        let mut mac = Hmac::<Sha256>::new(&block.into());
-        mac.update(&DOMAIN);
-        Self { mac }
+        let with = |domain: &[u8; 64]| {
+            let mut mac = Hmac::<Sha256>::new(&block.into());
+            mac.update(domain);
+            mac
+        };
+        Self { mac: with(&DOMAIN), of_tickets: with(&TICKET_DOMAIN) }
+    }
+
+    fn of_ticket(&self, body: &[u8], id: &[u8]) -> Hmac<Sha256> {
+        let mut mac = self.of_tickets.clone();
+        take_part(&mut mac, Some(body));
+        take_part(&mut mac, Some(id));
+        mac
+    }
+
+    /// What authenticates a ticket of the task with this id.
+    pub(super) fn ticket_code(&self, body: &[u8], id: &[u8]) -> [u8; CODE] {
+        let whole = self.of_ticket(body, id).finalize().into_bytes();
+        let mut code = [0; CODE];
+        code.copy_from_slice(&whole[..CODE]);
+        code
+    }
+
+    /// Whether this authenticates it; compares in constant time.
+    pub(super) fn is_ticket_code(&self, body: &[u8], id: &[u8], code: &[u8]) -> bool {
+        code.len() == CODE && self.of_ticket(body, id).verify_truncated_left(code).is_ok()
     }
 
     fn code(&self, body: &[u8], bound: &Bound<'_>) -> Hmac<Sha256> {

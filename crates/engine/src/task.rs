@@ -19,6 +19,7 @@ pub mod result;
 pub mod retry;
 pub mod scope;
 pub mod spec;
+pub mod ticket;
 
 pub use digest::digest;
 pub use fields::Wrong;

@@ -15,13 +15,14 @@
 use std::sync::Arc;
 
 use super::header::{self, Code, Directive, Refusal, TimerAction, When};
-use super::messages::{Left, Target, Trace};
+use super::messages::{Left, Target, Trace, TracedTurn};
 use super::murmur2;
 use super::sealed;
 use super::setup::{Intake, Setup, Topics};
 use super::state::TaskState;
 use super::state::{Kind, Sealed, State, SubmissionOrder};
 use super::targets::Targets;
+use super::task::spec::Feedback;
 use super::timers::{Progress, Replaced, TimerFields, TimerId, TimerState, Version, value};
 use super::work::Scope;
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
@@ -74,6 +75,8 @@ pub(super) struct TaskPart {
     pub(super) scope: Option<Scope>,
     /// The partition of that topic.
     pub(super) partition: Option<i32>,
+    /// By when its executor has to report.
+    pub(super) feedback: Option<Feedback>,
     /// How far it is, of one that goes to a topic now and ends by that; or how far one goes on that is retried by hand.
     pub(super) progress: Progress,
 }
@@ -481,6 +484,11 @@ fn origin(
         }
         // It did what it was to do when an intake let it go.
         (TimerAction::Create | TimerAction::Replace, true, Some(_)) => Ok(Origin::Hop),
+        // Of a task, which has a state of its own.
+        (TimerAction::Result, _, _) => {
+            let detail = format!("{}: a result is of a task", header::ACTION);
+            Err(refusal(Code::UnsupportedAction, detail))
+        }
         (TimerAction::Cancel | TimerAction::Replace, true, _) => {
             let what = if directive.action == TimerAction::Cancel { "cancel" } else { "replace" };
             let detail =
@@ -637,7 +645,7 @@ fn varint(number: u64) -> u64 {
 const MARK_BYTES: u64 = 128;
 
 /// Checks a due record against its target as it is now; its version replaced these. `hand`: what a delivery
-/// may take; none: it does not expire any more.
+/// may take; none: it does not expire any more. `turn`: what the executor of a task with feedback is to learn.
 ///
 /// # Errors
 /// The record is to be dead-lettered with this.
@@ -645,7 +653,7 @@ pub(super) fn deliver(
     entry: &PendingRecord,
     (now, hand): (UnixMillis, Option<Millis>),
     target: Target,
-    supersedes: Option<Replaced>,
+    (supersedes, turn): (Option<Replaced>, Option<TracedTurn>),
 ) -> Result<Delivery, Refusal> {
     let (partitions, record_bytes_max, keyed) = present(&entry.target, target)?;
     if record_bytes_max < MARK_BYTES {
@@ -680,18 +688,23 @@ pub(super) fn deliver(
             format!("target {} is compacted and takes no record without a key", entry.target);
         return Err(refusal(Code::MissingKey, detail));
     }
-    let trace = directive.trace.then(|| {
+    let trace = (directive.trace || turn.is_some()).then(|| {
+        let of_task = entry.task.as_ref().filter(|_| turn.is_some());
+        // The record of a timer brings this number back when it is submitted again.
+        let before = of_task.map_or(directive.attempt, |task| task.progress.attempts);
         Box::new(Trace {
-            due: entry.due,
+            due: of_task.map_or(entry.due, |task| task.trigger),
             fired: now,
             id: directive.id.map(Into::into),
-            // The record brings this number back when it is submitted again.
-            attempt: directive.attempt.saturating_add(1).min(header::NUMBER_MAX as u32),
+            attempt: before.saturating_add(1).min(header::NUMBER_MAX as u32),
+            turn,
         })
     });
-    // A trace adds four short headers and the id.
-    let added =
-        trace.as_ref().map_or(0, |trace| 160 + trace.id.as_ref().map_or(0, |id| id.len() as u64));
+    // A trace adds four short headers and the id, and of a task with feedback a ticket and a cursor.
+    let added = trace.as_ref().map_or(0, |trace| {
+        let of_turn = if trace.turn.is_some() { 400 } else { 0 };
+        160 + of_turn + trace.id.as_ref().map_or(0, |id| id.len() as u64)
+    });
     // Our own size is above the exact one in all but absurd cases: only near the limit is it worth counting.
     if entry.record.size() as u64 + 2 * BATCH_HEADER + added > record_bytes_max
         && let size = delivered_bytes(&entry.record, trace.as_deref())
@@ -699,6 +712,21 @@ pub(super) fn deliver(
     {
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
         return Err(refusal(Code::TooLarge, detail));
+    }
+    if let Some(task) = &entry.task
+        && let Some(feedback) = task.feedback
+    {
+        // It goes on until its executor reports.
+        let after = Progress {
+            turn: task.progress.turn.saturating_add(1),
+            begun: true,
+            awaited: true,
+            next_at: now + feedback.deadline,
+            ..task.progress
+        };
+        let stage = StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
+        let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
+        return Ok(Delivery { partition: asked, trace, timer, awaited: Some(after) });
     }
     // To deliver it is the last attempt of a task that goes to a topic.
     let task = entry.task.as_ref().map(|task| Progress {
@@ -709,7 +737,7 @@ pub(super) fn deliver(
     });
     let stage = StateChange { supersedes, task, ..StateChange::new(TimerState::Delivered, now) };
     let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-    Ok(Delivery { partition: asked, trace, timer })
+    Ok(Delivery { partition: asked, trace, timer, awaited: None })
 }
 
 /// How a record is delivered.
@@ -719,6 +747,8 @@ pub(super) struct Delivery {
     pub(super) trace: Option<Box<Trace>>,
     /// The timer change to write then.
     pub(super) timer: Option<Record>,
+    /// How far a task is then that goes on: its executor is to report.
+    pub(super) awaited: Option<Progress>,
 }
 
 /// The new state of a timer, since when, and why.

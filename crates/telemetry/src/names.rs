@@ -335,8 +335,17 @@ pub struct LaneFigures {
 }
 
 /// The values of the label `outcome`.
-const OUTCOMES: [&str; 8] =
-    ["recorded", "cancelled", "superseded", "replaced", "created", "absent", "refused", "underway"];
+const OUTCOMES: [&str; 9] = [
+    "recorded",
+    "cancelled",
+    "superseded",
+    "replaced",
+    "created",
+    "absent",
+    "refused",
+    "underway",
+    "reported",
+];
 
 fn outcome(outcome: Outcome) -> usize {
     match outcome {
@@ -348,6 +357,7 @@ fn outcome(outcome: Outcome) -> usize {
         Outcome::Absent => 5,
         Outcome::Refused(_) => 6,
         Outcome::Underway => 7,
+        Outcome::Reported(_) => 8,
     }
 }
 

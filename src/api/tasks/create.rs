@@ -286,6 +286,9 @@ fn checked(
     if request.spec.on_result().is_some() {
         add("on_result", "comes in a later release; want a task without it".to_owned());
     }
+    if request.spec.feedback().is_some() {
+        add("feedback", "comes in a later release; want a task without it".to_owned());
+    }
     let (at, due) = match request.due {
         Due::At(at) => ("trigger_at", at),
         Due::In(delay) => ("delay", now + delay),

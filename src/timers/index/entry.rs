@@ -62,6 +62,7 @@ const BEGUN: u8 = 2;
 const OPEN: u8 = 4;
 const CANCELLING: u8 = 8;
 const BREAKER: u8 = 64;
+const AWAITED: u8 = 128;
 
 pub(super) fn text_key(number: u32) -> Vec<u8> {
     [&[TEXT][..], &number.to_be_bytes()].concat()
@@ -184,7 +185,8 @@ pub(super) fn timer_value(timer: &Timer, strings: &StringTable) -> Vec<u8> {
                 | flag(task.begun, BEGUN)
                 | flag(task.open, OPEN)
                 | flag(task.cancelling, CANCELLING)
-                | flag(task.breaker, BREAKER),
+                | flag(task.breaker, BREAKER)
+                | flag(task.awaited, AWAITED),
         );
     }
     let Version { first_appended, offset } = timer.version;
@@ -247,6 +249,7 @@ fn take_progress(value: &mut &[u8], flags: u8, due: UnixMillis) -> Option<Progre
         open: has(OPEN),
         cancelling: has(CANCELLING),
         breaker: has(BREAKER),
+        awaited: has(AWAITED),
         next_at,
     })
 }
@@ -258,7 +261,7 @@ fn take_flags(value: &mut &[u8]) -> Option<(u8, Option<u8>)> {
         return Some((flags, None));
     }
     let of_task = take_bytes(value, 1)?[0];
-    let known = HAS_KEY | KEY_CUT | HELD | BEGUN | OPEN | CANCELLING | BREAKER;
+    let known = HAS_KEY | KEY_CUT | HELD | BEGUN | OPEN | CANCELLING | BREAKER | AWAITED;
     (of_task & !known == 0 && of_task & KEY != KEY_CUT).then_some((flags, Some(of_task)))
 }
 

@@ -8,11 +8,11 @@ use super::super::verdict::{self, PendingRecord};
 use super::builder::BatchBuilder;
 use super::handed::Mark;
 use super::lifecycle::Named;
-use super::poison::{Suspected, Test};
+use super::poison::{Beside, Suspected, Test};
 use super::writes::PendingWrite;
 use super::{
     Action, Batch, BatchId, Destination, HeaderRewrite, LaneEngine, Millis, Offset, Produce,
-    Record, Source, UnixMillis,
+    Source, UnixMillis,
 };
 
 /// With something due within this long, hops leave in smaller batches: what is due waits for the batch before it.
@@ -104,7 +104,7 @@ impl LaneEngine {
         while builder.room()
             && let Some(suspected) = self.poison.take(&test)
         {
-            let Suspected { source, offset, send, order, mark, named, timer } = suspected;
+            let Suspected { source, offset, send, order, mark, named, beside } = suspected;
             // A cancel may have come while it was held.
             match named.filter(|named| !self.timers.is_standing(source.lane, *named)) {
                 Some(Named { timer_id, version, .. }) => {
@@ -117,7 +117,7 @@ impl LaneEngine {
                 }
                 None => {
                     builder.note(source.lane, &send, order);
-                    self.send_off(now, &mut builder, (source, offset), (send, mark), named, timer)
+                    self.send_off(now, &mut builder, (source, offset), (send, mark), named, beside)
                 }
             }
         }
@@ -128,7 +128,7 @@ impl LaneEngine {
     }
 
     /// Puts a send into a batch, or aside if it is under suspicion. `mark`: it is to be remembered, `named`: the version that
-    /// it is of, and `timer`: what is said of that then.
+    /// it is of, and `beside`: what leaves with it.
     pub(super) fn load(
         &mut self,
         now: UnixMillis,
@@ -136,16 +136,16 @@ impl LaneEngine {
         (source, offset): (Source, Offset),
         (send, order, mark): (Produce, SubmissionOrder, Option<Mark>),
         named: Option<Named>,
-        timer: Option<Record>,
+        beside: Beside,
     ) {
         match self.poison.group(source, offset, &send.to) {
             Some(group) => {
-                let suspected = Suspected { source, offset, send, order, mark, named, timer };
+                let suspected = Suspected { source, offset, send, order, mark, named, beside };
                 if let Some(rank) = self.poison.hold(group, suspected) {
                     self.strict_order.lower_floor(source.lane, rank);
                 }
             }
-            None => self.send_off(now, builder, (source, offset), (send, mark), named, timer),
+            None => self.send_off(now, builder, (source, offset), (send, mark), named, beside),
         }
     }
 
@@ -157,7 +157,7 @@ impl LaneEngine {
         (source, offset): (Source, Offset),
         (send, mark): (Produce, Option<Mark>),
         named: Option<Named>,
-        timer: Option<Record>,
+        Beside { timer, copy }: Beside,
     ) {
         let held = send.record.size();
         if let Some(mark) = mark {
@@ -166,12 +166,19 @@ impl LaneEngine {
         }
         let is_hop = matches!(send.to, Destination::Lane(_));
         builder.push(Some((source, offset)), send, held);
+        let goes_on = copy.is_some();
+        if let Some(copy) = copy {
+            builder.push_beside((source, offset), copy);
+        }
         match (named, timer) {
             (Some(Named { timer_id, task: Some(after), .. }), Some(record)) => {
                 self.dispatched(source.lane, timer_id, after);
                 let change =
                     PendingWrite::timer_change(source.lane, record, ChangeReason::Dispatched);
                 builder.take(change);
+                if goes_on {
+                    self.timers.stands_in_tier(source.lane, timer_id);
+                }
             }
             (Some(named), Some(record)) => {
                 self.timers.end(now, source.lane, named.timer_id);
@@ -203,7 +210,7 @@ impl LaneEngine {
                         done,
                         (send, SubmissionOrder::default(), None),
                         None,
-                        None,
+                        Beside::default(),
                     );
                 }
                 (done, send) => builder.take(PendingWrite { done, send, ..ready }),
@@ -309,9 +316,9 @@ impl LaneEngine {
                     let send = Produce { to, partition, record, rewrite, due, expires };
                     match poison.group(source, offset, &send.to) {
                         Some(group) => {
-                            let (mark, timer) = (None, None);
+                            let (mark, beside) = (None, Beside::default());
                             let held =
-                                Suspected { source, offset, send, order, mark, named, timer };
+                                Suspected { source, offset, send, order, mark, named, beside };
                             poison.hold(group, held);
                         }
                         None => {

@@ -118,6 +118,14 @@ impl BatchBuilder {
         self.filled.sends.push(send);
     }
 
+    /// Adds a second record that is made of one that was added.
+    pub(super) fn push_beside(&mut self, (source, offset): (Source, Offset), send: Produce) {
+        self.bytes += send.body().size();
+        self.records_left = self.records_left.saturating_sub(1);
+        self.filled.carried.push(Carried { source, offset, to: send.to.clone() });
+        self.filled.sends.push(send);
+    }
+
     /// Adds a write.
     pub(super) fn take(&mut self, write: PendingWrite) {
         let PendingWrite { done, send, held, answer, .. } = write;

@@ -16,6 +16,8 @@ use super::super::state::SubmissionOrder;
 use super::super::verdict::{self, Delivery, PendingRecord};
 use super::builder::BatchBuilder;
 use super::handed::{Mark, There};
+use super::lifecycle::Named;
+use super::poison::Beside;
 use super::strict_order::Elsewhere;
 use super::{Lane, LaneEngine, Millis, Offset, Source, TopicId, UnixMillis};
 
@@ -210,7 +212,9 @@ impl LaneEngine {
         if !self.timers.stands(&entry) {
             return self.suppress(now, *entry, None);
         }
+        let Some(entry) = self.unless_awaited(now, entry) else { return };
         let Some(entry) = self.let_through(now, entry) else { return };
+        let Some(entry) = self.unless_silent(now, entry) else { return };
         let Some(entry) = self.dispatch(now, entry, builder) else { return };
         let Some(entry) = self.unless_paused(now, entry) else { return };
         let setup = Arc::clone(&self.setup);
@@ -233,7 +237,8 @@ impl LaneEngine {
                     return;
                 }
                 Some(target) => {
-                    verdict::deliver(&entry, (now, hand), target, supersedes).and_then(|delivery| {
+                    let told = (supersedes, self.traced_turn(&entry));
+                    verdict::deliver(&entry, (now, hand), target, told).and_then(|delivery| {
                         let fresh = setup.limits.target_fresh;
                         // Admission lets a poisonous one through that is in its target already.
                         self.poison.permits_record(entry.source, entry.offset)?;
@@ -263,15 +268,20 @@ impl LaneEngine {
     fn deliver(
         &mut self,
         now: UnixMillis,
-        entry: Box<PendingRecord>,
-        Delivery { partition, trace, timer }: Delivery,
+        mut entry: Box<PendingRecord>,
+        Delivery { partition, trace, timer, awaited }: Delivery,
         mark: Option<Mark>,
         builder: &mut BatchBuilder,
     ) {
         let Some(partition) = self.targets.partition_for(&entry, partition) else {
             return self.defer(now, entry);
         };
-        let named = entry.named();
+        let named = entry.named().map(|named| Named { task: awaited, ..named });
+        let copy = awaited.map(|after| self.copy_of_awaited(now, &mut entry, after)).transpose();
+        let copy = match copy {
+            Ok(copy) => copy,
+            Err(refusal) => return self.refuse(now, *entry, refusal),
+        };
         let PendingRecord {
             source,
             offset,
@@ -286,6 +296,7 @@ impl LaneEngine {
         let rewrite = HeaderRewrite::Deliver { trace, from: source.topic, first_appended };
         let to = Destination::Target(target);
         let send = Produce { to, partition, record, rewrite, due, expires };
-        self.load(now, builder, (source, offset), (send, order, mark), named, timer);
+        let beside = Beside { timer, copy };
+        self.load(now, builder, (source, offset), (send, order, mark), named, beside);
     }
 }

@@ -217,7 +217,7 @@ impl Timers {
     }
 
     /// Whose limits a pending task is under, if it makes calls.
-    fn scope(&self, lane: Lane, timer_id: TimerId) -> Option<Scope> {
+    pub(super) fn scope(&self, lane: Lane, timer_id: TimerId) -> Option<Scope> {
         let live = self.table.live(lane, timer_id)?;
         let (target, label) = self.table.words(live);
         scope_of(label.unwrap_or_default(), target)

@@ -37,8 +37,16 @@ pub(super) struct Suspected {
     pub(super) mark: Option<Mark>,
     /// A delivery's version of its timer: a cancel mark may cover it by then.
     pub(super) named: Option<Named>,
-    /// The timer change to write when it leaves.
+    pub(super) beside: Beside,
+}
+
+/// What leaves in the batch of a send.
+#[derive(Debug, Default)]
+pub(super) struct Beside {
+    /// The timer change to write.
     pub(super) timer: Option<Record>,
+    /// The copy of a task that is delivered, and goes on.
+    pub(super) copy: Option<Produce>,
 }
 
 impl Suspected {

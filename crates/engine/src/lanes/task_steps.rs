@@ -7,11 +7,14 @@
 //! 3. A copy that was dispatched once is never revived. The copy of a task that never was is the only one that there is.
 
 mod by_hand;
+mod feedback;
 
 use std::sync::Arc;
 
 use super::super::header::{Code, Refusal};
-use super::super::messages::{Action, ChangeReason, Destination, HeaderRewrite, Outcome, Produce};
+use super::super::messages::{
+    Action, Answer, ChangeReason, Destination, HeaderRewrite, Outcome, Produce,
+};
 use super::super::sealed;
 use super::super::state::{Dispatched, TaskState};
 use super::super::task::registry::{HISTORY_MIN, Registry};
@@ -24,11 +27,12 @@ use super::super::timers::{
 };
 use super::super::verdict::tasks::{self as read, TaskRecord};
 use super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
-use super::super::work::Turn;
+use super::super::work::{Scope, Turn};
 use super::builder::BatchBuilder;
 use super::hops::{PUT_OFF_MAX, last_for_overdue};
 use super::lifecycle::{CANCEL_MARK_SLACK, Named, answer, fields_of_cancel};
 use super::past::{CLOCKS_APART, Waiting};
+use super::poison::Beside;
 use super::tasks::decide::{IN_DOUBT_MAX, Next, Policy, decide};
 use super::tasks::{Permit, PutOff};
 use super::writes::PendingWrite;
@@ -59,6 +63,7 @@ impl LaneEngine {
                 let (spec, result) = *said;
                 self.report(now, entry, &spec, result);
             }
+            Ok(TaskRecord::Feedback(entry, said)) => self.hear(now, entry, *said),
         }
     }
 
@@ -151,7 +156,10 @@ impl LaneEngine {
         }
         entry.decided = true;
         self.timers.here(lane, timer_id);
-        self.route(now, entry);
+        match progress.awaited {
+            true => self.await_feedback(now, entry, progress),
+            false => self.route(now, entry),
+        }
     }
 
     /// A copy of a task of which nothing is known.
@@ -270,8 +278,11 @@ impl LaneEngine {
         let Some(scope) = task.scope.as_ref() else {
             if let (Some(timer_id), Some(of)) = (entry.timer_id, entry.task.as_mut()) {
                 let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
-                // It ends with its delivery.
-                of.progress = self.kept(now, Some(&task.project), progress);
+                of.progress = match task.feedback {
+                    Some(_) => progress,
+                    // It ends with its delivery.
+                    None => self.kept(now, Some(&task.project), progress),
+                };
             }
             let registry = self.timers.tasks.registry();
             let project = registry.project(&task.project);
@@ -370,7 +381,8 @@ impl LaneEngine {
             due,
             expires: None,
         };
-        self.load(now, builder, (source, offset), (send, order, None), Some(named), said);
+        let beside = Beside { timer: said, copy: None };
+        self.load(now, builder, (source, offset), (send, order, None), Some(named), beside);
     }
 
     /// A task was put into a batch for its worker.
@@ -420,6 +432,7 @@ impl LaneEngine {
         let policy = Policy {
             retry: spec.retry().unwrap_or(&default),
             poll: None,
+            feedback: None,
             luck: luck(timer_id, before.attempts),
         };
         let error = Some(refusal.to_string());
@@ -479,15 +492,13 @@ impl LaneEngine {
         };
         let registry = Arc::clone(self.timers.tasks.registry());
         let default = Retry::default();
-        let retry = spec.retry().unwrap_or_else(|| {
-            let service = spec.service().and_then(|name| registry.service(spec.project(), name));
-            service.map_or(&default, |service| &service.retry)
-        });
+        let retry = retry_of(spec, &registry, &default);
         let poll = match spec.kind() {
             spec::Kind::Http(http) => http.poll,
             spec::Kind::Kafka(_) => None,
         };
-        let policy = Policy { retry, poll, luck: luck(timer_id, before.turn) };
+        let feedback = spec.feedback();
+        let policy = Policy { retry, poll, feedback, luck: luck(timer_id, before.turn) };
         let appended = entry.appended;
         let (next, is_attempt) = match &altered {
             // Its body is lost: no turn can follow.
@@ -523,6 +534,12 @@ impl LaneEngine {
                 self.write_progress(now, &entry, after, TimerState::Delay);
                 self.writes.complete_with((entry.source, entry.offset), entry.record);
             }
+            Next::Awaited(after) => {
+                self.timers.set_progress(lane, timer_id, after);
+                self.write_progress(now, &entry, after, TimerState::Delay);
+                self.timers.here(lane, timer_id);
+                self.await_feedback(now, entry, after);
+            }
             Next::Again(after) => {
                 self.timers.set_progress(lane, timer_id, after);
                 self.write_progress(now, &entry, after, TimerState::Delay);
@@ -550,11 +567,16 @@ impl LaneEngine {
             }
         }
         if let Some(scope) = scope {
-            let freed = self.timers.tasks.freed(lane, &scope, held.credits);
-            if !freed.is_empty() {
-                self.agenda.put_back(freed);
-                self.agenda.wake(now);
-            }
+            self.put_back_freed(now, lane, &scope, held.credits);
+        }
+    }
+
+    /// So many credits of a scope are free: what waited for them is looked at again.
+    fn put_back_freed(&mut self, now: UnixMillis, lane: Lane, scope: &Scope, credits: u16) {
+        let freed = self.timers.tasks.freed(lane, scope, credits);
+        if !freed.is_empty() {
+            self.agenda.put_back(freed);
+            self.agenda.wake(now);
         }
     }
 
@@ -566,11 +588,12 @@ impl LaneEngine {
         next: &Next,
         result: TaskResult,
     ) {
-        let (Next::Running(after)
-        | Next::Again(after)
-        | Next::Ended(after, _)
-        | Next::Failed(after, _)) = *next;
-        let attempt = Attempt { timer_id, turn: before.turn, number: after.attempts, result };
+        let number = next.progress().attempts;
+        // How far it came was said before.
+        let cursor = self.timers.tasks.cursor(timer_id).filter(|_| before.awaited);
+        let cursor = result.cursor.or_else(|| cursor.as_deref().map(str::to_owned));
+        let result = TaskResult { cursor, ..result };
+        let attempt = Attempt { timer_id, turn: before.turn, number, result };
         let (key, value) = Change::Attempt(attempt).encode();
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
         self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Reported));
@@ -644,7 +667,7 @@ impl LaneEngine {
         }
     }
 
-    /// The record that says how far a task is that a cancel is about.
+    /// The record that says how far a task is that a command without its payload is about.
     fn said_by_cancel(
         &self,
         now: UnixMillis,
@@ -677,12 +700,24 @@ impl LaneEngine {
         self.timers.set_progress(lane, timer_id, after);
         self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
         self.writes.keep_with_next();
-        let turn = Turn { name: timer_id, version: live.version, turn: after.turn };
-        let directive = super::header::read(cancel.record.headers()).unwrap_or_default();
+        let answer = answer(&cancel, Outcome::Underway);
+        self.note_to_worker(now, cancel, (timer_id, live), (after.turn, partition), answer);
+    }
+
+    /// Tells the worker of a partition that the turn that it holds is not wanted any more.
+    fn note_to_worker(
+        &mut self,
+        now: UnixMillis,
+        command: PendingRecord,
+        (timer_id, live): (TimerId, Pending),
+        (turn, partition): (u32, u16),
+        answer: Option<Answer>,
+    ) {
+        let turn = Turn { name: timer_id, version: live.version, turn };
+        let directive = super::header::read(command.record.headers()).unwrap_or_default();
         let id = directive.id.unwrap_or_default();
         let note = sealed::cancel_note(&self.setup.key, turn, id);
-        let answer = answer(&cancel, Outcome::Underway);
-        let PendingRecord { source, offset, record, .. } = cancel;
+        let PendingRecord { source, offset, record, .. } = command;
         let send = Produce {
             to: Destination::Tasks,
             partition: Some(i32::from(partition)),
@@ -704,6 +739,9 @@ impl LaneEngine {
         after: Progress,
     ) {
         let (lane, (timer_id, live)) = (cancel.source.lane, of);
+        // Its executor has begun, and the attempt ends with this.
+        let attempts = after.attempts.saturating_add(u32::from(after.awaited));
+        let after = Progress { attempts, awaited: false, ..after };
         let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Cancelled);
         let old = self.timers.table().cancel_mark(lane, timer_id);
         let before = old.map(|old| old.before).unwrap_or_default().or(cancel.version());
@@ -726,6 +764,14 @@ impl LaneEngine {
         self.writes.complete_with((cancel.source, cancel.offset), cancel.record);
         self.writes.reply_with(answer);
     }
+}
+
+/// When attempts of a task are made again: as it says itself, or its service does.
+fn retry_of<'a>(spec: &'a Spec, registry: &'a Registry, default: &'a Retry) -> &'a Retry {
+    spec.retry().unwrap_or_else(|| {
+        let service = spec.service().and_then(|name| registry.service(spec.project(), name));
+        service.map_or(default, |service| &service.retry)
+    })
 }
 
 fn project_deleted(project: &str) -> Refusal {

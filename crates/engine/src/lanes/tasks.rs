@@ -137,6 +137,8 @@ pub(super) struct Tasks {
     lanes: u16,
     /// Of those that were dispatched at least once.
     progress: ByName<Progress>,
+    /// How far executors said that they are, of those that were heard of here.
+    cursors: ByName<Arc<str>>,
     scopes: BTreeMap<(Lane, Scope), ScopeState>,
     /// Credits in use.
     projects: HashMap<(Lane, Arc<str>), u32>,
@@ -160,6 +162,7 @@ impl Tasks {
             is_known: false,
             lanes,
             progress: ByName::default(),
+            cursors: ByName::default(),
             scopes: BTreeMap::new(),
             projects: HashMap::new(),
             of_lanes: vec![LaneState::default(); usize::from(lanes)],
@@ -227,6 +230,16 @@ impl Tasks {
         self.progress.get(&timer_id).copied()
     }
 
+    /// How far an executor of a task said that it is, to whoever works on it.
+    pub(super) fn cursor(&self, timer_id: TimerId) -> Option<Arc<str>> {
+        self.cursors.get(&timer_id).map(Arc::clone)
+    }
+
+    /// An executor says how far it is.
+    pub(super) fn set_cursor(&mut self, timer_id: TimerId, cursor: &str) {
+        self.cursors.insert(timer_id, Arc::from(cursor));
+    }
+
     /// A task is that far now. `scope`: whose limits it is under, if it makes calls.
     pub(super) fn set(
         &mut self,
@@ -242,6 +255,7 @@ impl Tasks {
     /// A task is pending no more.
     pub(super) fn end(&mut self, lane: Lane, timer_id: TimerId, scope: Option<&Scope>) {
         let old = self.progress.remove(&timer_id).and_then(|old| old.held);
+        self.cursors.remove(&timer_id);
         self.change_credits(lane, scope, old, None);
     }
 

@@ -30,7 +30,7 @@ pub struct WantedCopy<'a> {
 pub struct CopyTerms {
     /// Past it, nothing is begun.
     pub expires: Option<UnixMillis>,
-    digest: [u8; 16],
+    pub(super) digest: [u8; 16],
 }
 
 /// Whether a record that stands in a topic of waterclock, or stood at `place` (its offset and append time), is the wanted copy.
@@ -55,6 +55,11 @@ pub fn copy_of(
     // What makes a version does not name it: that is where it stands.
     let is_there = (offset, appended) == (wanted.version.offset_in_log(), first_appended);
     let is_it = match state.kind {
+        Kind::Submit if directive.action == TimerAction::Result => {
+            super::version_of_feedback(&state) == wanted.version
+                && task.turn == wanted.turn
+                && directive.task.is_some()
+        }
         Kind::Submit => is_there,
         Kind::Amend => is_there || is_named,
         Kind::Hop | Kind::Work | Kind::Result => is_named,

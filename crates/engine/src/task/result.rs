@@ -22,6 +22,8 @@ pub const RESULT_MAX: usize = 4 * 1024;
 pub const ERROR_MAX: usize = 200;
 /// Longest `worker`, in bytes.
 pub const WORKER_MAX: usize = 255;
+/// Longest `cursor`, in bytes.
+pub const CURSOR_MAX: usize = 256;
 /// Longest response that is kept, in bytes before base64.
 pub const RESPONSE_MAX: usize = 1024;
 
@@ -113,9 +115,13 @@ pub struct TaskResult {
     pub letter: bool,
     /// No call was made, since the other side has failed too often. Only of `deferred`; elsewhere it is not written.
     pub breaker: bool,
+    /// How far an executor says that it is, for the next turn: at most [`CURSOR_MAX`] bytes without control characters.
+    pub cursor: Option<String>,
+    /// The same, for people: 0 to 100.
+    pub percent: Option<u8>,
 }
 
-const FIELDS: [&str; 12] = [
+const FIELDS: [&str; 14] = [
     "outcome",
     "started",
     "ended",
@@ -128,6 +134,8 @@ const FIELDS: [&str; 12] = [
     "in_doubt",
     "letter",
     "breaker",
+    "cursor",
+    "percent",
 ];
 
 impl TaskResult {
@@ -147,6 +155,8 @@ impl TaskResult {
             in_doubt: false,
             letter: false,
             breaker: false,
+            cursor: None,
+            percent: None,
         }
     }
 
@@ -186,6 +196,8 @@ impl TaskResult {
             in_doubt: fields.read("in_doubt", wrongs, flag).unwrap_or_default(),
             letter: fields.read("letter", wrongs, flag).unwrap_or_default(),
             breaker: fields.read("breaker", wrongs, flag).unwrap_or_default(),
+            cursor: fields.read("cursor", wrongs, |value| line(value, CURSOR_MAX)),
+            percent: fields.read("percent", wrongs, percent),
             ..Self::new(outcome?)
         };
         let only_of = [
@@ -230,6 +242,10 @@ impl TaskResult {
             letter: Option<bool>,
             #[serde(skip_serializing_if = "Option::is_none")]
             breaker: Option<bool>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            cursor: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            percent: Option<u8>,
         }
         let response = self.response.as_deref();
         to_json(&Wire {
@@ -245,8 +261,14 @@ impl TaskResult {
             in_doubt: (self.in_doubt && self.outcome == Outcome::Interrupted).then_some(true),
             letter: self.letter.then_some(true),
             breaker: (self.breaker && self.outcome == Outcome::Deferred).then_some(true),
+            cursor: self.cursor.as_deref().map(|cursor| fit(cursor, CURSOR_MAX)),
+            percent: self.percent.map(|percent| percent.min(100)),
         })
     }
+}
+
+pub(super) fn percent(value: &Value) -> Result<u8, String> {
+    integer(value, 0..=100).map(|percent| percent as u8)
 }
 
 fn flag(value: &Value) -> Result<bool, String> {
@@ -259,7 +281,7 @@ fn outcome(value: &Value) -> Result<Outcome, String> {
 }
 
 /// A text of one line. A control character takes six bytes in JSON, so two such texts could not be kept within the bound.
-fn line(value: &Value, max: usize) -> Result<String, String> {
+pub(super) fn line(value: &Value, max: usize) -> Result<String, String> {
     let want = format!("at most {max} bytes of text without control characters");
     let text = text(value, &want)?;
     let is_fit = text.len() <= max && !text.chars().any(char::is_control);

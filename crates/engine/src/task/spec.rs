@@ -45,6 +45,14 @@ pub const TIMEOUT_MAX: Millis = Millis(300_000);
 pub const POLL_INTERVAL: (Millis, Millis) = (Millis::SECOND, Millis::DAY);
 /// Most polling rounds: one a second makes a little more than a day.
 pub const ROUNDS_MAX: u32 = 100_000;
+/// Shortest and longest deadline of a turn with feedback.
+pub const DEADLINE: (Millis, Millis) = (Millis::SECOND, Millis(30 * Millis::DAY.0));
+/// Shortest heartbeat: the task's record hops once in each.
+pub const HEARTBEAT_MIN: Millis = Millis(2_000);
+/// A body of more bytes is large.
+pub const LARGE_BYTES: usize = 64 << 10;
+/// Shortest heartbeat of a task with a large body.
+pub const HEARTBEAT_MIN_LARGE: Millis = Millis(30_000);
 
 /// What is to be done when a task is due.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +89,8 @@ pub struct Http {
     pub expect: Expect,
     /// Present: the call is made again until the thing has happened.
     pub poll: Option<Poll>,
+    /// Present: the call only hands the task over, and who took it reports later. There is no `poll` then.
+    pub feedback: Option<Feedback>,
 }
 
 /// Who is called.
@@ -146,6 +156,16 @@ pub struct Poll {
     pub rounds: u32,
 }
 
+/// Who takes a task reports what comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Feedback {
+    /// Who takes a turn is given so long. Then the turn has failed.
+    pub deadline: Millis,
+    /// From the first heartbeat on, the turn has failed once there was none for so long. At most the deadline, and the deadline
+    /// unless it is told.
+    pub heartbeat: Millis,
+}
+
 /// A record for a topic.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kafka {
@@ -155,6 +175,8 @@ pub struct Kafka {
     pub partition: Option<i32>,
     /// The key at delivery, where it is not the record's.
     pub key: Option<Vec<u8>>,
+    /// Present: the task goes on after its delivery, until who took the record reports.
+    pub feedback: Option<Feedback>,
 }
 
 /// Who hears how a task ended.
@@ -313,6 +335,15 @@ impl Spec {
         }
     }
 
+    /// By when who takes a turn has to report; `None`: nobody reports.
+    #[must_use]
+    pub const fn feedback(&self) -> Option<Feedback> {
+        match &self.kind {
+            Kind::Http(http) => http.feedback,
+            Kind::Kafka(kafka) => kafka.feedback,
+        }
+    }
+
     /// What limits apply to besides the project; a Kafka task has no such scope.
     #[must_use]
     pub fn scope(&self) -> Option<Scope<'_>> {
@@ -359,11 +390,13 @@ impl Spec {
                 wire.poll = http
                     .poll
                     .map(|poll| WirePoll { interval: Length(poll.interval), rounds: poll.rounds });
+                wire.feedback = http.feedback.map(WireFeedback::of);
             }
             Kind::Kafka(kafka) => {
                 wire.topic = Some(&kafka.topic);
                 wire.partition = kafka.partition;
                 wire.key_b64 = kafka.key.as_deref().map(base64);
+                wire.feedback = kafka.feedback.map(WireFeedback::of);
             }
         }
         to_json(&wire)
@@ -404,6 +437,8 @@ struct Wire<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     poll: Option<WirePoll>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    feedback: Option<WireFeedback>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     on_result: Option<WireOnResult<'a>>,
 }
 
@@ -411,6 +446,21 @@ struct Wire<'a> {
 struct WirePoll {
     interval: Length,
     rounds: u32,
+}
+
+#[derive(Serialize)]
+struct WireFeedback {
+    deadline: Length,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat: Option<Length>,
+}
+
+impl WireFeedback {
+    fn of(feedback: Feedback) -> Self {
+        let Feedback { deadline, heartbeat } = feedback;
+        let heartbeat = (heartbeat != deadline).then_some(Length(heartbeat));
+        Self { deadline: Length(deadline), heartbeat }
+    }
 }
 
 #[derive(Serialize)]
@@ -461,7 +511,10 @@ fn read_http(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Http> {
     let timeout = fields.read("timeout", wrongs, |value| length(value, Millis(1)..=TIMEOUT_MAX));
     let expect = fields.read("expect", wrongs, expect::read);
     let poll = fields.inside("poll", wrongs).and_then(|inside| read_poll(&inside, wrongs));
-    refuse_feedback(fields, wrongs);
+    let feedback = read_feedback(fields, wrongs);
+    if feedback.is_some() && fields.has("poll") {
+        wrongs.add(fields.at("feedback"), "is there beside poll; want at most one of them");
+    }
     let address = match (service, url) {
         (Some(name), _) => Address::Service { name, path },
         (None, Some(url)) => Address::Url(url),
@@ -474,6 +527,7 @@ fn read_http(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Http> {
         timeout,
         expect: expect.unwrap_or_default(),
         poll,
+        feedback,
     })
 }
 
@@ -482,14 +536,22 @@ fn read_kafka(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Kafka> {
     let partition = fields
         .read("partition", wrongs, |value| integer(value, 0..=u64::from(i32::MAX.unsigned_abs())));
     let key = fields.read("key_b64", wrongs, |value| bytes(value, KEY_MAX));
-    refuse_feedback(fields, wrongs);
-    Some(Kafka { topic: topic?, partition: partition.map(|partition| partition as i32), key })
+    let feedback = read_feedback(fields, wrongs);
+    let partition = partition.map(|partition| partition as i32);
+    Some(Kafka { topic: topic?, partition, key, feedback })
 }
 
-fn refuse_feedback(fields: &Fields<'_>, wrongs: &mut Wrongs) {
-    if fields.has("feedback") {
-        wrongs.add(fields.at("feedback"), "comes in a later release; want a task without it");
+fn read_feedback(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Feedback> {
+    let inside = fields.inside("feedback", wrongs)?;
+    inside.only(&["deadline", "heartbeat"], "feedback", wrongs);
+    let (shortest, longest) = DEADLINE;
+    let deadline = inside.require("deadline", wrongs, |value| length(value, shortest..=longest));
+    let heartbeat = inside.read("heartbeat", wrongs, |value| length(value, HEARTBEAT_MIN..=longest));
+    let deadline = deadline?;
+    if heartbeat.is_some_and(|heartbeat| heartbeat > deadline) {
+        wrongs.add(inside.at("heartbeat"), "is longer than the deadline; want at most that");
     }
+    Some(Feedback { deadline, heartbeat: heartbeat.unwrap_or(deadline) })
 }
 
 fn read_poll(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Poll> {

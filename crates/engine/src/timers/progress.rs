@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! in a timer's value, of version 3, behind `since`: turn u32, attempts u32, failures u32, rounds u32, interruptions u16,
-//!        flags u8 (1: held, 2: begun, 4: open, 8: cancelling, 16: breaker), partition u16, credits u16, next at u64
+//!        flags u8 (1: held, 2: begun, 4: open, 8: cancelling, 16: breaker, 32: awaited), partition u16, credits u16, next at u64
 //! key = name, 2, slot u8:  an attempt: version u8, turn u32, number u32, the result as JSON
 //! key = name, 3:           the definition: version u8, the specification as JSON
 //! ```
@@ -28,6 +28,7 @@ const BEGUN: u8 = 2;
 const OPEN: u8 = 4;
 const CANCELLING: u8 = 8;
 const BREAKER: u8 = 16;
+const AWAITED: u8 = 32;
 /// Bytes of a progress.
 pub(super) const SIZE: usize = 31;
 
@@ -63,6 +64,8 @@ pub struct Progress {
     pub cancelling: bool,
     /// Its worker has sent it back, since the other side had failed too often. It is called again at `next_at` at the earliest.
     pub breaker: bool,
+    /// Its executor has the turn, and is to report by `next_at`. Its record stands in the line meanwhile.
+    pub awaited: bool,
     /// When it is acted on next. Of a task that has ended: until when that is remembered, as its project says.
     pub next_at: UnixMillis,
 }
@@ -70,7 +73,7 @@ pub struct Progress {
 impl Progress {
     /// With its turn over.
     pub(crate) fn ended(self) -> Self {
-        Self { held: None, open: false, breaker: false, ..self }
+        Self { held: None, open: false, breaker: false, awaited: false, ..self }
     }
 
     pub(super) fn put(&self, bytes: &mut Vec<u8>) {
@@ -84,7 +87,8 @@ impl Progress {
                 | flag(self.begun, BEGUN)
                 | flag(self.open, OPEN)
                 | flag(self.cancelling, CANCELLING)
-                | flag(self.breaker, BREAKER),
+                | flag(self.breaker, BREAKER)
+                | flag(self.awaited, AWAITED),
         );
         let (partition, credits) =
             self.held.map_or((0, 0), |held| (held.partition.0, held.credits));
@@ -112,7 +116,7 @@ impl Progress {
             partition: TasksPartition(u16::from_be_bytes(*partition)),
             credits: u16::from_be_bytes(*credits),
         };
-        let is_known = flags & !(HELD | BEGUN | OPEN | CANCELLING | BREAKER) == 0;
+        let is_known = flags & !(HELD | BEGUN | OPEN | CANCELLING | BREAKER | AWAITED) == 0;
         is_known.then(|| Self {
             turn,
             attempts,
@@ -124,6 +128,7 @@ impl Progress {
             open: has(OPEN),
             cancelling: has(CANCELLING),
             breaker: has(BREAKER),
+            awaited: has(AWAITED),
             next_at: UnixMillis(u64::from_be_bytes(*next_at)),
         })
     }

@@ -22,7 +22,7 @@ pub enum TaskStatus {
     Delay,
     /// It is due, and no call of it is open.
     Ready,
-    /// Its call is open.
+    /// Its call is open, or its executor is to report.
     Running,
     /// It is done.
     Finished,
@@ -56,7 +56,7 @@ impl TaskStatus {
     #[must_use]
     pub fn of_progress(state: TimerState, task: &Progress, now: UnixMillis) -> Self {
         match state {
-            TimerState::Delay if task.held.is_some() && task.open => Self::Running,
+            TimerState::Delay if task.held.is_some() && task.open || task.awaited => Self::Running,
             // It was due when its worker sent it back.
             TimerState::Delay if task.held.is_some() || task.breaker || task.next_at <= now => {
                 Self::Ready
@@ -473,6 +473,7 @@ mod tests {
         let running = Progress { open: true, ..ready };
         // What a worker said of a turn that it has not any more.
         let over = Progress { held: None, ..running };
+        let awaited = Progress { awaited: true, ..waits };
         #[rustfmt::skip]
         let cases = [
             (TimerState::Delay,     waits,   99,  TaskStatus::Delay),
@@ -480,6 +481,8 @@ mod tests {
             (TimerState::Delay,     ready,   99,  TaskStatus::Ready),
             (TimerState::Delay,     running, 99,  TaskStatus::Running),
             (TimerState::Delay,     over,    99,  TaskStatus::Delay),
+            (TimerState::Delay,     awaited, 99,  TaskStatus::Running),
+            (TimerState::Delay,     awaited, 101, TaskStatus::Running),
             (TimerState::Delivered, running, 99,  TaskStatus::Finished),
             (TimerState::Dead,      running, 99,  TaskStatus::Failed),
             (TimerState::Lost,      waits,   99,  TaskStatus::Failed),

@@ -17,7 +17,7 @@ use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{Progress, TimerId, Version};
 use super::super::work::{Callee, Scope};
-use super::super::{CutBy, Offset, Record, Source, TopicId, UnixMillis};
+use super::super::{CutBy, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
 
 /// What a record of a task is.
@@ -31,6 +31,19 @@ pub(crate) enum TaskRecord {
     Retry(Box<PendingRecord>),
     /// What a worker says of a turn.
     Result(Box<PendingRecord>, Box<(Spec, TaskResult)>),
+    /// What an executor says of a turn of the version that it names.
+    Feedback(Box<PendingRecord>, Box<Feedback>),
+}
+
+/// What an executor says.
+#[derive(Debug)]
+pub(crate) struct Feedback {
+    pub(crate) result: TaskResult,
+    pub(crate) turn: u32,
+    /// For how long a heartbeat counts.
+    pub(crate) heartbeat: Millis,
+    /// With the payload: the specification.
+    pub(crate) spec: Option<Spec>,
 }
 
 /// Reads a record of a task that its partition has let go.
@@ -52,6 +65,7 @@ pub(crate) fn read(
                 Said::Copy => TaskRecord::Copy(entry),
                 Said::Retry => TaskRecord::Retry(entry),
                 Said::Result(said) => TaskRecord::Result(entry, said),
+                Said::Feedback(said) => TaskRecord::Feedback(entry, said),
             })
         }
     }
@@ -63,6 +77,7 @@ enum Said {
     Copy,
     Retry,
     Result(Box<(Spec, TaskResult)>),
+    Feedback(Box<Feedback>),
 }
 
 fn parts(
@@ -94,7 +109,9 @@ fn parts(
     if kind == Kind::Submit {
         is_fresh(&state, appended)?;
     }
+    let is_feedback = kind == Kind::Submit && directive.action == TimerAction::Result;
     let (order, first_appended) = match kind {
+        Kind::Submit if is_feedback => (state.order, state.order.appended),
         Kind::Submit | Kind::Amend => (SubmissionOrder { appended, offset }, appended),
         _ => (state.order, state.first_appended),
     };
@@ -122,7 +139,14 @@ fn parts(
         entry.due = state.first_appended;
         return Ok((entry, Said::Cancel));
     }
-    // A task that was retried by hand has that action in all topics.
+    if is_feedback {
+        entry.due = appended;
+        let said = feedback(record, &directive, &state, task)?;
+        entry.target = Arc::from(said.spec.as_ref().map(target_of).unwrap_or_default());
+        entry.task = said.spec.as_ref().map(|spec| Box::new(part(spec, task)));
+        return Ok((entry, Said::Feedback(Box::new(said))));
+    }
+    // A task that was retried by hand has that action in all topics, and so has one that goes on with what feedback brought.
     if directive.action == TimerAction::Cancel {
         return Err(bad_task(format!("{} in a record of a task", header::ACTION)));
     }
@@ -222,6 +246,29 @@ fn result(directive: &Directive<'_>) -> Result<TaskResult, Refusal> {
     TaskResult::parse(json).map_err(|wrong| bad_task(format!("{}: {wrong}", header::RESULT)))
 }
 
+/// What feedback says, and whether it has what it needs for that.
+fn feedback(
+    record: &Record,
+    directive: &Directive<'_>,
+    state: &State<'_>,
+    task: TaskState,
+) -> Result<Feedback, Refusal> {
+    let result = result(directive)?;
+    let spec = directive.task.map(|_| sealed::spec(directive)).transpose()?;
+    if !sealed::may_be_feedback(result.outcome)
+        || result.outcome.carries_payload() != spec.is_some()
+    {
+        let outcome = result.outcome.as_str();
+        let detail = format!("{}: {outcome}, which no executor says like that", header::RESULT);
+        return Err(bad_task(detail));
+    }
+    if spec.is_some() {
+        is_as_submitted(record, &task.digest)?;
+    }
+    let heartbeat = state.due - state.first_appended;
+    Ok(Feedback { result, turn: task.turn, heartbeat, spec })
+}
+
 fn part(spec: &Spec, task: TaskState) -> TaskPart {
     let TaskState { turn, trigger, digest, .. } = task;
     let scope = sealed::scope_of(spec);
@@ -235,7 +282,8 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
     };
     let progress = Progress::default();
     let label = format!("{}/{}", spec.project(), spec.group()).into();
-    TaskPart { turn, trigger, digest, project, label, scope, partition, progress }
+    let feedback = spec.feedback();
+    TaskPart { turn, trigger, digest, project, label, scope, partition, feedback, progress }
 }
 
 /// What stands for the target of a task: its topic, or whom it calls. No topic has a colon in its name.
@@ -278,7 +326,8 @@ pub(crate) fn left(
     record: &Record,
 ) -> Option<(TimerId, Option<Version>)> {
     let directive = header::read(record.headers()).ok()?;
-    if directive.action == TimerAction::Cancel {
+    let is_feedback = directive.action == TimerAction::Result;
+    if directive.action == TimerAction::Cancel || is_feedback && directive.task.is_none() {
         return None;
     }
     let timer_id = TimerId::task(&sealed::task_id(&directive).ok()?);
@@ -288,6 +337,7 @@ pub(crate) fn left(
             kind_in(setup, source.topic, &directive).ok().filter(|kind| *kind != Kind::Amend)?;
         let (state, _) = sealed::opened(&directive, record.key(), &setup.key, kind).ok()?;
         Some(match kind {
+            Kind::Submit if is_feedback => sealed::version_of_feedback(&state),
             Kind::Submit => Version { first_appended: appended, offset },
             _ => version_of(&state),
         })

@@ -1,7 +1,8 @@
-//! What follows from what a worker says of a turn: the state machine of a task, pure.
+//! What follows from what a worker or an executor says of a turn: the state machine of a task, pure.
 //!
 //! # Invariants
-//! 1. A result counts only for the live turn, while a worker holds it: the caller has checked that.
+//! 1. A result counts only for the live turn, while a worker holds it: the caller has checked that. Feedback counts only for the
+//!    live turn, but for a success: that of any turn is one, however late.
 //! 2. A turn that was deferred or interrupted is no attempt. An answer "not yet" is none either: it is a round.
 //! 3. While a task is being cancelled only a success ends it in another way.
 //! 4. A task whose body stands in a dead letter has ended: no turn of it can follow.
@@ -9,7 +10,7 @@
 use super::super::super::header::Code;
 use super::super::super::task::result::{Outcome, TaskResult};
 use super::super::super::task::retry::Retry;
-use super::super::super::task::spec::Poll;
+use super::super::super::task::spec::{Feedback, Poll};
 use super::super::super::timers::{Progress, TimerState};
 use super::UnixMillis;
 
@@ -22,6 +23,8 @@ pub(crate) const IN_DOUBT_MAX: u16 = 5;
 pub(crate) enum Next {
     /// Its call is open.
     Running(Progress),
+    /// It was taken: its executor reports.
+    Awaited(Progress),
     /// It waits for its next turn.
     Again(Progress),
     /// It has ended.
@@ -35,6 +38,7 @@ pub(crate) enum Next {
 pub(crate) struct Policy<'a> {
     pub(crate) retry: &'a Retry,
     pub(crate) poll: Option<Poll>,
+    pub(crate) feedback: Option<Feedback>,
     /// Decides what jitter takes away.
     pub(crate) luck: u64,
 }
@@ -96,15 +100,83 @@ pub(crate) fn decide(
                 true,
             );
         }
-        // Feedback comes in a later release: nobody accepts a task and reports later.
+        Outcome::Accepted if let Some(feedback) = policy.feedback => {
+            if progress.cancelling {
+                return (Next::Ended(attempt, TimerState::Cancelled), true);
+            }
+            // A heartbeat may have come before.
+            let next_at = (appended + feedback.deadline).max(progress.next_at);
+            Next::Awaited(Progress { awaited: true, next_at, ..known })
+        }
+        // Nobody reports on a task without feedback.
         Outcome::Failed | Outcome::Accepted => {
             return failed(progress, attempt, result, policy, appended);
         }
     };
-    let of = match next {
-        Next::Running(of) | Next::Again(of) | Next::Ended(of, _) | Next::Failed(of, _) => of,
-    };
-    (cancelled_or(progress, of, next), false)
+    (cancelled_or(progress, next.progress(), next), false)
+}
+
+impl Next {
+    /// How far the task is then.
+    pub(crate) fn progress(&self) -> Progress {
+        let (Self::Running(of)
+        | Self::Awaited(of)
+        | Self::Again(of)
+        | Self::Ended(of, _)
+        | Self::Failed(of, _)) = *self;
+        of
+    }
+}
+
+/// What feedback means for a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// Nothing: that turn is over.
+    Stale,
+    /// Nothing yet: the worker that holds the turn has not said what came of its call.
+    AttemptOpen,
+    /// Its executor is at work.
+    Beat(Progress),
+    /// This; and whether an attempt has ended by it.
+    Ended(Next, bool),
+}
+
+/// What follows from what an executor said of a turn, in a record that was appended then. A heartbeat counts until `beat_until`.
+pub(crate) fn hear(
+    progress: Progress,
+    (turn, result): (u32, &TaskResult),
+    policy: Policy<'_>,
+    (appended, beat_until): (UnixMillis, UnixMillis),
+) -> Heard {
+    let is_live = turn == progress.turn;
+    let ended = progress.ended();
+    let begun = Progress { begun: true, interruptions: 0, cancelling: false, ..ended };
+    let is_open = progress.awaited || progress.held.is_some();
+    match result.outcome {
+        Outcome::Finished if (1..=progress.turn).contains(&turn) => {
+            // Of one that waits for its next turn the last attempt has ended.
+            let attempts = progress.attempts.saturating_add(u32::from(is_open));
+            let next = Next::Ended(Progress { attempts, ..begun }, TimerState::Delivered);
+            Heard::Ended(next, true)
+        }
+        Outcome::Started if is_live && is_open => {
+            Heard::Beat(Progress { begun: true, next_at: beat_until, ..progress })
+        }
+        Outcome::Failed | Outcome::Gone if is_live && progress.held.is_some() => Heard::AttemptOpen,
+        Outcome::Failed | Outcome::Gone if is_live && progress.awaited => {
+            let attempts = progress.attempts.saturating_add(1);
+            let attempt = Progress { attempts, ..begun };
+            let (next, is_attempt) = match result.outcome {
+                Outcome::Gone => {
+                    let failures = attempt.failures.saturating_add(1);
+                    (Next::Failed(Progress { failures, ..attempt }, Code::TaskFailed), true)
+                }
+                _ => failed(progress, attempt, result, policy, appended),
+            };
+            Heard::Ended(next, is_attempt)
+        }
+        _ => Heard::Stale,
+    }
 }
 
 /// An attempt has failed.

@@ -84,7 +84,7 @@ fn every_wrong_field_is_named_at_once() {
         (json!({"body_b64": "?"}),                                  &["body_b64"]),
         (json!({"type": "kafka"}),                                  &["type"]),
         (json!({"topic": "orders"}),                                &["topic"]),
-        (json!({"feedback": {}}),                                   &["feedback"]),
+        (json!({"feedback": {}}),                                   &["feedback.deadline"]),
         (json!({"headers": {"Host": "x"}}),                         &["headers[0][0]"]),
         (json!({"headers": {"x-a": "b\r\nx-c: d"}}),                &["headers[0][1]"]),
         (json!({"project": "Shop", "retry": {"count": -1}, "url": "ftp://x", "body": 7, "colour": 1}),

@@ -23,6 +23,8 @@ fn a_result_is_read_and_written() {
     #[rustfmt::skip]
     let cases = [
         (r#"{"outcome":"finished"}"#, TaskResult::new(Outcome::Finished)),
+        (r#"{"outcome":"started","cursor":"row:8000","percent":40}"#,
+            TaskResult { cursor: Some("row:8000".to_owned()), percent: Some(40), ..TaskResult::new(Outcome::Started) }),
         (r#"{"outcome":"failed","error":"","response_b64":""}"#,
             TaskResult { error: Some(String::new()), response: Some(Vec::new()), ..TaskResult::new(Outcome::Failed) }),
         (concat!(
@@ -130,11 +132,11 @@ fn maybe<T: std::fmt::Debug>(of: impl Strategy<Value = T>) -> impl Strategy<Valu
 fn any_result() -> impl Strategy<Value = TaskResult> {
     let times =
         (maybe(any::<u64>()), maybe(any::<u64>()), maybe(any::<u64>()), maybe(any::<u64>()));
-    let texts = (maybe("\\PC{0,50}"), maybe(".{0,300}"), maybe("\\PC{0,63}"));
-    let rest = (0..9usize, maybe(any::<u16>()), any::<bool>());
+    let texts = (maybe("\\PC{0,50}"), maybe(".{0,300}"), maybe("\\PC{0,63}"), maybe("\\PC{0,90}"));
+    let rest = (0..9usize, maybe(any::<u16>()), any::<bool>(), maybe(0..=100u8));
     let response = maybe(proptest::collection::vec(any::<u8>(), 0..1_100));
     (times, texts, rest, response).prop_map(
-        |((started, ended, until, after), (error, longer, worker), rest, response)| TaskResult {
+        |((started, ended, until, after), (error, longer, worker, cursor), rest, response)| TaskResult {
             started: started.map(UnixMillis),
             ended: ended.map(UnixMillis),
             status: rest.1,
@@ -146,6 +148,8 @@ fn any_result() -> impl Strategy<Value = TaskResult> {
             in_doubt: rest.2,
             letter: rest.2,
             breaker: rest.2,
+            cursor,
+            percent: rest.3,
             outcome: Outcome::ALL[rest.0],
         },
     )
@@ -164,6 +168,7 @@ proptest! {
         };
         let is_legal = is_line(&result.error, ERROR_MAX)
             && is_line(&result.worker, WORKER_MAX)
+            && is_line(&result.cursor, CURSOR_MAX)
             && result.response.as_ref().is_none_or(|bytes| bytes.len() <= RESPONSE_MAX)
             && (!result.in_doubt || result.outcome == Outcome::Interrupted)
             && (!result.breaker || result.outcome == Outcome::Deferred);
@@ -173,7 +178,7 @@ proptest! {
     /// What was read is written and read back, and never panics.
     #[test]
     fn made_up_results_do_no_harm(
-        outcome in "started|gone|interrupted|deferred|\\PC*", name in "error|worker|until|in_doubt|letter|breaker|\\PC*", value in "true|[0-9]{1,21}|\"\\PC*\"",
+        outcome in "started|gone|interrupted|deferred|\\PC*", name in "error|worker|until|in_doubt|letter|breaker|cursor|percent|\\PC*", value in "true|[0-9]{1,21}|\"\\PC*\"",
     ) {
         let json = format!(r#"{{"outcome":"{outcome}","{name}":{value}}}"#);
         if let Ok(result) = TaskResult::parse(json.as_bytes()) {

@@ -42,6 +42,7 @@ fn the_design_s_example_is_read_and_written_in_full() {
         timeout: Some(Millis(10_000)),
         expect: Expect::default(),
         poll: Some(Poll { interval: Millis(10_000), rounds: 360 }),
+        feedback: None,
     };
     assert_eq!(*call, want);
     let written = concat!(
@@ -64,11 +65,12 @@ fn what_is_left_out_has_its_default() {
         parse(r#"{"type":"kafka","project":"p","group":"g","topic":"t","retry":{}}"#).unwrap();
     assert_eq!((spec.scope(), spec.service(), spec.type_name()), (None, None, "kafka"));
     assert_eq!(spec.retry(), Some(&Retry::default()));
-    let want = Kafka { topic: "t".to_owned(), partition: None, key: None };
+    let want = Kafka { topic: "t".to_owned(), partition: None, key: None, feedback: None };
     assert_eq!(*spec.kind(), Kind::Kafka(want));
     let full = r#"{"type":"kafka","project":"p","group":"g","topic":"t","partition":2147483647,"key_b64":"/w=="}"#;
     let spec = parse(full).unwrap();
-    let want = Kafka { topic: "t".to_owned(), partition: Some(i32::MAX), key: Some(vec![0xff]) };
+    let (partition, key) = (Some(i32::MAX), Some(vec![0xff]));
+    let want = Kafka { topic: "t".to_owned(), partition, key, feedback: None };
     assert_eq!((spec.kind(), spec.to_json().as_str()), (&Kind::Kafka(want), full));
 }
 
@@ -121,7 +123,7 @@ fn every_wrong_field_is_named_in_one_answer() {
         "poll.round is not a field of poll; did you mean rounds?",
         "poll.interval is 0; want a length of time (\"1m30s\"; a number is seconds), from 1s to 1d",
         "poll.rounds is missing; want an integer from 1 to 100000",
-        "feedback comes in a later release; want a task without it",
+        "feedback.deadline is missing; want a length of time (\"1m30s\"; a number is seconds), from 1s to 30d",
         "retry.cuont is not a field of retry; did you mean count?",
         "retry.count is \"3\"; want an integer from 0 to 1000",
         "on_result.topic is \"a b\"; want a topic name: 1 to 249 of a-z A-Z 0-9 . _ -, not . or ..",
@@ -166,7 +168,13 @@ fn each_type_has_its_own_fields() {
         (r#""topic":"t","partition":-1"#, &["partition is -1; want an integer from 0 to 2147483647"]),
         (r#""topic":"..""#, &["topic is \"..\"; want a topic name: 1 to 249 of a-z A-Z 0-9 . _ -, not . or .."]),
         (r#""topic":"t","key_b64":"a""#, &["key_b64 is \"a\"; want base64 with padding, of at most 1024 bytes"]),
-        (r#""topic":"t","feedback":null"#, &["feedback comes in a later release; want a task without it"]),
+        (r#""topic":"t","feedback":null"#, &["feedback is null; want a JSON object"]),
+        (r#""topic":"t","feedback":{"deadline":"1m","heartbeat":"1s","beat":1}"#, &[
+            "feedback.beat is not a field of feedback; the fields are deadline, heartbeat",
+            "feedback.heartbeat is \"1s\"; want a length of time (\"1m30s\"; a number is seconds), from 2s to 30d",
+        ]),
+        (r#""topic":"t","feedback":{"deadline":"1m","heartbeat":"61s"}"#,
+         &["feedback.heartbeat is longer than the deadline; want at most that"]),
     ];
     for (fields, want) in cases {
         assert_eq!(kafka(fields), *want, "{fields}");
@@ -461,22 +469,35 @@ fn any_http() -> impl Strategy<Value = Http> {
     );
     let expect = expect.prop_map(|parts| Expect::parse(&parts.join(",")).unwrap());
     let poll = proptest::option::of((1_000..=86_400_000u64, 1..=ROUNDS_MAX));
-    (any_address(), 0..Method::ALL.len(), headers, timeout, expect, poll).prop_map(
-        |(address, method, headers, timeout, expect, poll)| Http {
+    (any_address(), 0..Method::ALL.len(), headers, timeout, expect, poll, any_feedback()).prop_map(
+        |(address, method, headers, timeout, expect, poll, feedback)| Http {
             address,
             method: Method::ALL[method],
             headers,
             timeout,
             expect,
-            poll: poll.map(|(interval, rounds)| Poll { interval: Millis(interval), rounds }),
+            poll: poll
+                .filter(|_| feedback.is_none())
+                .map(|(interval, rounds)| Poll { interval: Millis(interval), rounds }),
+            feedback,
         },
     )
 }
 
+fn any_feedback() -> impl Strategy<Value = Option<Feedback>> {
+    let heartbeat = HEARTBEAT_MIN.0..=DEADLINE.1.0;
+    let feedback = (DEADLINE.0.0..=DEADLINE.1.0, heartbeat).prop_map(|(deadline, heartbeat)| {
+        let heartbeat = if heartbeat > deadline { deadline } else { heartbeat };
+        Feedback { deadline: Millis(deadline), heartbeat: Millis(heartbeat) }
+    });
+    proptest::option::of(feedback)
+}
+
 fn any_kafka() -> impl Strategy<Value = Kafka> {
     let key = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..=KEY_MAX));
-    ("[a-zA-Z0-9_-]{1,249}", proptest::option::of(0..=i32::MAX), key)
-        .prop_map(|(topic, partition, key)| Kafka { topic, partition, key })
+    ("[a-zA-Z0-9_-]{1,249}", proptest::option::of(0..=i32::MAX), key, any_feedback()).prop_map(
+        |(topic, partition, key, feedback)| Kafka { topic, partition, key, feedback },
+    )
 }
 
 fn any_spec() -> impl Strategy<Value = Spec> {
@@ -534,4 +555,23 @@ proptest! {
         let wrongs = Spec::parse(json.to_string().as_bytes()).unwrap_err();
         prop_assert!(wrongs.iter().all(|wrong| !wrong.to_string().chars().any(char::is_control)));
     }
+}
+
+#[test]
+fn a_task_reports_or_is_asked_and_not_both() {
+    let of = |more: &str| {
+        parse(&format!(
+            r#"{{"type":"http","project":"p","group":"g","url":"http://a.example"{more}}}"#
+        ))
+    };
+    let spec = of(r#","feedback":{"deadline":"1h","heartbeat":"30s"}"#).unwrap();
+    let want = Feedback { deadline: Millis(3_600_000), heartbeat: Millis(30_000) };
+    assert_eq!(spec.feedback(), Some(want));
+    // Without a heartbeat, who reports nothing else has the deadline for it.
+    let spec = of(r#","feedback":{"deadline":60}"#).unwrap();
+    let want = Feedback { deadline: Millis(60_000), heartbeat: Millis(60_000) };
+    assert_eq!(spec.feedback(), Some(want));
+    assert!(spec.to_json().ends_with(r#""feedback":{"deadline":60}}"#), "{}", spec.to_json());
+    let both = of(r#","poll":{"interval":1,"rounds":1},"feedback":{"deadline":60}"#).unwrap_err();
+    assert_eq!(both, ["feedback is there beside poll; want at most one of them"]);
 }

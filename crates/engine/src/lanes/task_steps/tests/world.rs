@@ -11,13 +11,14 @@ use crate::ladder::Ladder;
 use crate::messages::{
     Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start, Target,
 };
-use crate::sealed::{self, Submission, WantedCopy, Work};
+use crate::sealed::{self, CopyTerms, Submission, WantedCopy, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::{State, StateKey, intake_tag};
 use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::Spec;
+use crate::task::ticket::Ticket;
 use crate::timers::{Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState};
 use crate::work::{
     CallEnd, CallId, Entry, Now, Position, Taken, Task, WorkAction, WorkEngine, WorkEvent,
@@ -43,6 +44,31 @@ pub(super) struct Called {
     pub(super) body: Vec<u8>,
 }
 
+/// A turn as its executor is handed it.
+#[derive(Clone, Debug)]
+pub(super) struct Handed {
+    pub(super) at: UnixMillis,
+    pub(super) id: TaskId,
+    pub(super) ticket: String,
+    pub(super) attempt: String,
+    pub(super) cursor: Option<String>,
+}
+
+impl Handed {
+    fn of(at: UnixMillis, record: &Record) -> Option<Self> {
+        let of = |wanted: &str| {
+            let mut headers = record.headers();
+            let (_, value) = headers.find(|(name, _)| *name == wanted.as_bytes())?;
+            Some(String::from_utf8(value?.to_vec()).expect("text"))
+        };
+        let ticket = of(header::TICKET)?;
+        let id = TaskId::parse(&of(header::ID)?).expect("an id");
+        assert_eq!(of(header::STATE), None, "no state leaves");
+        let attempt = of(header::ATTEMPT).expect("its attempt");
+        Some(Self { at, id, ticket, attempt, cursor: of(header::CURSOR) })
+    }
+}
+
 struct Open {
     call: CallId,
     ends: UnixMillis,
@@ -62,6 +88,8 @@ pub(super) struct World {
     pub(super) dead: Vec<(String, header::Code, Option<Vec<u8>>)>,
     letters: Vec<Record>,
     pub(super) delivered: Vec<(UnixMillis, Option<Vec<u8>>)>,
+    /// What executors were handed.
+    pub(super) handed: Vec<Handed>,
     pub(super) answers: Vec<Answer>,
     // The lanes.
     lanes: LaneEngine,
@@ -137,6 +165,7 @@ impl World {
             dead: Vec::new(),
             letters: Vec::new(),
             delivered: Vec::new(),
+            handed: Vec::new(),
             answers: Vec::new(),
             lanes: LaneEngine::new(Arc::clone(&setup)),
             reading: BTreeMap::new(),
@@ -230,6 +259,38 @@ impl World {
     pub(super) fn retry(&mut self, id: &TaskId) -> Offset {
         let record = self.retry_record(id).expect("a copy of it");
         self.append_to_intake(id, record)
+    }
+
+    /// An executor reports; with the payload where that is needed and found.
+    pub(super) fn report(&mut self, handed: &Handed, result: &TaskResult) -> Offset {
+        let record = self.feedback(handed, result).expect("a copy of it");
+        self.append_to_intake(&handed.id, record)
+    }
+
+    pub(super) fn feedback(&self, handed: &Handed, result: &TaskResult) -> Option<Record> {
+        let Handed { id, ticket, .. } = handed;
+        let key = &self.setup.key;
+        let ticket = Ticket::read(ticket, key, id).expect("ours");
+        let copy = match result.outcome.carries_payload() {
+            true => Some(self.copy_for(id)?),
+            false => None,
+        };
+        let copy = copy.as_ref().map(|(record, terms, trigger)| (record, *terms, *trigger));
+        Some(sealed::feedback(key, self.now, (id, ticket), result, copy))
+    }
+
+    /// The record that brings the payload of a task as it is now.
+    fn copy_for(&self, id: &TaskId) -> Option<(Record, CopyTerms, UnixMillis)> {
+        let timer = self.timer(id)?;
+        let (version, turn, trigger) = (timer.version, timer.task?.turn, timer.due);
+        let wanted = WantedCopy { id, version, turn, trigger };
+        let lane = id.lane_of(LANES);
+        let logs = self.logs.iter().filter(|(at, _)| at.lane == lane);
+        logs.flat_map(|(_, log)| log.iter().enumerate()).find_map(|(at, (appended, record))| {
+            let place = (Offset(at as i64), *appended);
+            let terms = sealed::copy_of(&self.setup.key, record, place, &wanted)?;
+            Some((record.clone(), terms, trigger))
+        })
     }
 
     pub(super) fn set_registry(&mut self, key: &str, json: &str) {
@@ -567,7 +628,13 @@ impl World {
                     self.tasks[partition].push((self.now, record));
                 }
                 (Destination::Target(_), _) => {
-                    assert!(record.headers().all(|(name, _)| !header::is_control(name)), "ours");
+                    match Handed::of(self.now, &record) {
+                        Some(handed) => self.handed.push(handed),
+                        None => {
+                            let mut names = record.headers().map(|(name, _)| name);
+                            assert!(names.all(|name| !header::is_control(name)), "ours");
+                        }
+                    }
                     self.delivered.push((self.now, record.value().map(Vec::from)));
                 }
                 (Destination::Dead, HeaderRewrite::Dead(letter)) => {
