@@ -127,6 +127,9 @@ const CASES: &[Case] = &[
     (Mutation::IgnoresRates, TASKS, &["rates"], 100),
     (Mutation::BurnsPutOffs, TASKS, &["attempts"], 100),
     (Mutation::OpensMore, TASKS, &["open calls"], 100),
+    (Mutation::ForgetsHeartbeats, TASKS, &["feedback"], 100),
+    (Mutation::ForgetsSuccesses, TASKS, &["feedback"], 100),
+    (Mutation::SkipsSettle, TASKS, &["feedback"], 400),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

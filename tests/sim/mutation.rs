@@ -177,6 +177,10 @@ pub enum Mutation {
     BurnsPutOffs,
     /// A worker believes that more calls may be open than may be.
     OpensMore,
+    /// A heartbeat of an executor counts for no time.
+    ForgetsHeartbeats,
+    /// Lanes do not read what executors report.
+    ForgetsSuccesses,
 }
 
 impl Mutation {
@@ -270,6 +274,8 @@ impl Mutation {
             Self::IgnoresRates,
             Self::BurnsPutOffs,
             Self::OpensMore,
+            Self::ForgetsHeartbeats,
+            Self::ForgetsSuccesses,
         ]
     }
 }

@@ -158,6 +158,8 @@ pub enum Act {
     Foreign(u64),
     /// Projects and services are those of this version from now on.
     Publish(usize),
+    /// An executor says what it was to say: its place in the list of what they say.
+    Report(usize),
     /// What users see is looked at.
     Look,
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use waterclock::engine::{Arrival, Offset, timers};
 
 pub use cluster::COORDINATOR;
-pub use tasks::{Called, Tasks, plain_value, stop_of};
+pub use tasks::{Called, Report, Tasks, plain_value, stop_of};
 
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;
@@ -71,6 +71,7 @@ pub const PROMISES: &[&str] = &[
     "retries",
     "expired",
     "credits",
+    "feedback",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
 const OTHERS: &[&str] = &["contract", "model", "too wide"];

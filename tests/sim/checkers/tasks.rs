@@ -1,6 +1,7 @@
 //! The promises about tasks: what an endpoint sees, and who asks what became of one.
 
 mod arrivals;
+mod feedback;
 mod letters;
 mod limits;
 mod retries;
@@ -35,6 +36,7 @@ pub fn check(world: &World, found: &mut Found) {
     limits::rates(world, found);
     arrivals::check(world, found);
     letters::check(world, found);
+    feedback::check(world, found);
 }
 
 /// How tasks have ended, by code.
@@ -96,7 +98,13 @@ fn one_life(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     if was_cancelled && draft.cancels.is_empty() {
         found.push(("one end", format!("nobody has cancelled task {task}")));
     }
-    if let Some(late) = calls.iter().find(|call| call.at > *at) {
+    let has_feedback = draft.spec.feedback().is_some();
+    if has_feedback {
+        feedback::one_life(world, task, seen, found);
+    }
+    // A late success ends a task of which a worker holds the next turn, and may begin it.
+    let may_begin = has_feedback && end.state == TimerState::Delivered;
+    if let Some(late) = calls.iter().find(|call| call.at > *at && !may_begin) {
         found.push(("none later", format!("task {task} ended at {at}: {late:?}")));
     }
     let latest = world.broker.slowest_clock(*at).0 + world.plan.clocks_apart();

@@ -1,6 +1,7 @@
 //! Tasks: who asks for them, what endpoints answer, and what users see of them.
 
 mod draft;
+mod executors;
 mod foreign;
 mod mutating;
 mod retry;
@@ -14,6 +15,7 @@ use waterclock::engine::messages::{Answer, Outcome};
 use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::TaskResult;
+use waterclock::engine::task::ticket::Ticket;
 use waterclock::engine::timers::{Change, Timer, TimerId, Version};
 use waterclock::engine::work::{Scope, Turn};
 use waterclock::engine::{Offset, Record, UnixMillis};
@@ -24,6 +26,8 @@ use crate::member::Up;
 use crate::network::{Act, Scheduled, Wake};
 use crate::plan::{MINUTE, SECOND};
 pub use draft::{Draft, Plain};
+use executors::Executors;
+pub use executors::Report;
 pub use retry::Retry;
 pub use watch::stop_of;
 
@@ -87,6 +91,7 @@ pub struct Tasks {
     alters: usize,
     /// Retries by hand, in the order in which they were written.
     pub retries: Vec<Retry>,
+    pub executors: Executors,
     /// Of whose cancel users heard that it is done.
     pub cancelled: Vec<usize>,
     /// When the last task is due, and faults of users are over.
@@ -171,6 +176,7 @@ impl World {
             Act::Copy(luck) => self.copy_some(luck),
             Act::Foreign(luck) => self.write_foreign(luck),
             Act::Publish(version) => self.publish(version),
+            Act::Report(report) => self.report(report),
             Act::Look => self.look_at_tasks(),
         }
     }
@@ -270,6 +276,12 @@ impl World {
             self.breach("one call a turn", format!("turn {turn} of task {task} is called again"));
         }
         self.check_stopped(&called);
+        if let Some(feedback) = self.tasks.drafts[task].spec.feedback()
+            && answer.1.outcome == waterclock::engine::task::result::Outcome::Accepted
+        {
+            let (version, heartbeat) = (called.version, feedback.heartbeat);
+            self.take_turn(task, Ticket { version, turn, heartbeat });
+        }
         self.tasks.calls.push(called);
         self.check_open(self.tasks.calls.len() - 1);
         self.note(|| format!("task {task} turn {turn} is called at {at}"));
@@ -311,6 +323,7 @@ impl World {
 
     fn look_at_tasks(&mut self) {
         self.follow_tasks();
+        self.follow_topics();
         self.check_credits();
         self.check_credits_of_scopes();
         let made = self.tasks.created.keys();
@@ -373,7 +386,7 @@ impl World {
 
     /// What became of a cancel may be told.
     pub fn task_answered(&mut self, answer: &Answer) {
-        if self.retry_answered(answer) {
+        if self.retry_answered(answer) || self.report_answered(answer) {
             return;
         }
         self.count("cancels of tasks answered");

@@ -75,6 +75,9 @@ impl Draft {
             }
             Behaviour::Hangs(many) if nth < many => (TIMEOUT, of(Outcome::Failed, None), true),
             Behaviour::Gone => (self.takes, of(Outcome::Gone, Some(410)), false),
+            _ if self.spec.feedback().is_some() => {
+                (self.takes, of(Outcome::Accepted, Some(202)), false)
+            }
             _ => (self.takes, of(Outcome::Finished, Some(200)), false),
         }
     }
@@ -99,16 +102,26 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
     // The last one is made while the run is on.
     let topic = is_kafka.then(|| *chance.pick(&["t0", "t1", "t0", "later"]));
     let expires = chance.percent(25).then(|| due + chance.spread(50, 60 * SECOND));
+    let has_feedback = chance.percent(if is_kafka { 60 } else { 15 });
+    let feedback = match has_feedback && !polls {
+        true => {
+            let (deadline, heartbeat) = (chance.between(5, 30), chance.between(2, 5));
+            format!(r#","feedback":{{"deadline":{deadline},"heartbeat":{heartbeat}}}"#)
+        }
+        false => String::new(),
+    };
     let poll = if polls { r#","poll":{"interval":"2s","rounds":5}"# } else { "" };
     let json = match topic {
         Some(topic) => {
             let project = settings::WRITER;
             format!(
-                r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}}}"#
+                r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}{feedback}}}"#
             )
         }
         None => {
-            format!(r#"{{"type":"http","project":"{project}","group":"g",{callee},{retry}{poll}}}"#)
+            format!(
+                r#"{{"type":"http","project":"{project}","group":"g",{callee},{retry}{poll}{feedback}}}"#
+            )
         }
     };
     let spec = Spec::parse(json.as_bytes()).expect("the draft is sound");

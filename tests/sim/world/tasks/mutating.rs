@@ -3,6 +3,7 @@
 use waterclock::engine::header;
 use waterclock::engine::state::{Kind, State, TaskState};
 use waterclock::engine::task::id::TaskId;
+use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::scope::TasksPartition;
 use waterclock::engine::timers::{HeldBy, Live, Progress, TimerId};
 use waterclock::engine::{Lane, Record, Source};
@@ -32,6 +33,8 @@ impl World {
                     | Mutation::RevivesCopies
                     | Mutation::DropsReread
                     | Mutation::ForgetsExpiry
+                    | Mutation::ForgetsHeartbeats
+                    | Mutation::ForgetsSuccesses
             )
         );
         if !is_for_this || self.plan.tasks.is_none() {
@@ -42,15 +45,19 @@ impl World {
         let kind = match topics.tier_of(source.topic) {
             Some(_) => Kind::Hop,
             None if topics.results() == Some(source.topic) => Kind::Result,
-            None if self.mutation == Some(Mutation::ForgetsExpiry) => Kind::Submit,
-            None => return record,
+            None => Kind::Submit,
         };
         self.misread_as(kind, &record).unwrap_or(record)
     }
 
     fn misread_as(&self, kind: Kind, record: &Record) -> Option<Record> {
-        if self.mutation == Some(Mutation::ForgetsExpiry) {
-            return self.without_expiry(kind, record);
+        match self.mutation {
+            Some(Mutation::ForgetsExpiry) => return self.without_expiry(kind, record),
+            Some(Mutation::ForgetsHeartbeats | Mutation::ForgetsSuccesses) => {
+                return self.without_feedback(kind, record);
+            }
+            _ if kind == Kind::Submit => return None,
+            _ => {}
         }
         let key = &self.plan.setup.key;
         let directive = header::read(record.headers()).ok()?;
@@ -86,6 +93,26 @@ impl World {
         let is_it = state.kind == kind && kind == Kind::Submit;
         let sealed = is_it.then(|| State { expires: None, ..state }.seal(key, &bound))?;
         Some(with_state(record, sealed.as_ref()))
+    }
+
+    /// A heartbeat that counts for no time, or a success of a turn that there is not.
+    fn without_feedback(&self, kind: Kind, record: &Record) -> Option<Record> {
+        let key = &self.plan.setup.key;
+        let directive = header::read(record.headers()).ok()?;
+        let bound = directive.bound(record.key());
+        let state = State::open(directive.state?, key, &bound).ok()?;
+        let said = TaskResult::parse(directive.result.filter(|_| kind == Kind::Submit)?).ok()?;
+        let changed = match (self.mutation?, said.outcome) {
+            (Mutation::ForgetsHeartbeats, Outcome::Started) => {
+                State { due: state.first_appended, ..state }
+            }
+            (Mutation::ForgetsSuccesses, Outcome::Finished) => {
+                let task = state.task.map(|task| TaskState { turn: 0, ..task });
+                State { task, ..state }
+            }
+            _ => return None,
+        };
+        Some(with_state(record, changed.seal(key, &bound).as_ref()))
     }
 
     /// What is pending, as a mutation has it told.

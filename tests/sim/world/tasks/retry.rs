@@ -41,7 +41,9 @@ impl World {
         let Some(timer) = self.task_as_seen(task) else { return };
         let (now, progress) = (self.api_now(), timer.task.unwrap_or_default());
         let may_be = match timer.state {
-            TimerState::Delay => progress.held.is_none() && progress.next_at > now,
+            TimerState::Delay => {
+                progress.held.is_none() && !progress.awaited && progress.next_at > now
+            }
             state => state == TimerState::Dead,
         };
         if !may_be {
@@ -80,7 +82,7 @@ impl World {
     }
 
     /// What brings the payload of a task: its dead letter, or a copy of it in a topic of waterclock's.
-    fn payload_of(
+    pub(super) fn payload_of(
         &self,
         timer: &Timer,
         wanted: &WantedCopy<'_>,

@@ -154,8 +154,10 @@ pub(crate) fn hear(
     let is_open = progress.awaited || progress.held.is_some();
     match result.outcome {
         Outcome::Finished if (1..=progress.turn).contains(&turn) => {
-            // Of one that waits for its next turn the last attempt has ended.
-            let attempts = progress.attempts.saturating_add(u32::from(is_open));
+            // Of one that waits for its next turn the last attempt has ended; and nobody knows whether a worker that holds the next
+            // one has begun.
+            let is_attempt = progress.awaited || is_live && progress.held.is_some();
+            let attempts = progress.attempts.saturating_add(u32::from(is_attempt)).max(1);
             let next = Next::Ended(Progress { attempts, ..begun }, TimerState::Delivered);
             Heard::Ended(next, true)
         }

@@ -238,6 +238,7 @@ fn a_cancel_of_what_is_awaited_stops_it() {
     let (mut world, id, handed) = handed(more);
     world.report(&handed, &beat("half", 50));
     world.after(100);
+    world.set_registry("project/shop", r#"{"history":"1h"}"#);
     let cancel = world.cancel(&id);
     world.after(1_000);
     assert_eq!(outcome_of(&world, cancel), Some(Outcome::Cancelled));
@@ -248,7 +249,7 @@ fn a_cancel_of_what_is_awaited_stops_it() {
     world.after(HOUR / 2);
     assert_eq!(outcome_of(&world, late), Some(Outcome::Absent));
     assert_eq!((world.handed.len(), world.dead.len()), (1, 0));
-    world.after(8 * 24 * HOUR);
+    world.after(HOUR);
     assert_eq!((world.state(&id), world.attempts(&id).len()), (None, 0));
 }
 

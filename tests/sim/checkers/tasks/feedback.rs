@@ -1,0 +1,84 @@
+//! Feedback: what stood in the intake in time counts, and nobody gives a turn up that gives signs.
+
+use waterclock::engine::messages::{Outcome, Reported};
+use waterclock::engine::task::result::Outcome as Said;
+use waterclock::engine::timers::{Timer, TimerState};
+use waterclock::engine::{Millis, UnixMillis};
+
+use crate::broker::Time;
+use crate::checkers::Found;
+use crate::world::{Report, World};
+
+pub(super) fn check(world: &World, found: &mut Found) {
+    for report in &world.tasks.executors.reports {
+        let is_finished = Outcome::Reported(Reported::Finished);
+        let state = world.task_now(report.task).map(|timer| timer.state);
+        if report.told.contains(&is_finished) && state != Some(TimerState::Delivered) {
+            let what = format!("task {} is {state:?}, and {report:?}", report.task);
+            found.push(("feedback", what));
+        }
+    }
+}
+
+/// One version of a task with feedback.
+pub(super) fn one_life(world: &World, task: usize, seen: &[(Time, Timer)], found: &mut Found) {
+    let version = seen[0].1.version;
+    let apart = Millis(world.plan.clocks_apart());
+    let settle = world.plan.setup.limits.settle.unwrap_or_default();
+    let progress = |timer: &Timer| timer.task.unwrap_or_default();
+    let turns = seen.iter().map(|(_, timer)| progress(timer).turn).max().unwrap_or_default();
+    for turn in 1..=turns {
+        let is_of_turn = |timer: &Timer| progress(timer).turn == turn;
+        let awaited = seen.iter().position(|(_, of)| is_of_turn(of) && progress(of).awaited);
+        let Some(first) = awaited else { continue };
+        let mut reports: Vec<(UnixMillis, &Report)> = reports(world)
+            .filter(|(_, of)| of.task == task && of.ticket.version == version)
+            .collect();
+        reports.sort_by_key(|(appended, _)| *appended);
+        let of_turn = reports.iter().filter(|(_, of)| of.ticket.turn == turn);
+        // By when it has to report at least: each heartbeat in time moves that.
+        let mut deadline = progress(&seen[first].1).next_at;
+        let mut success = None;
+        for (appended, report) in of_turn.clone() {
+            if *appended + settle + apart > deadline {
+                break;
+            }
+            match report.said {
+                Said::Started => deadline = *appended + report.ticket.heartbeat,
+                Said::Finished => {
+                    success = Some(appended);
+                    break;
+                }
+                // It ends by that, if its payload stood where it says.
+                _ => break,
+            }
+        }
+        if let Some(success) = success
+            && turns > turn
+        {
+            let what = format!(
+                "turn {} of task {task} was dispatched, and turn {turn} was a success at {success:?}, by {deadline:?}",
+                turn + 1
+            );
+            found.push(("feedback", what));
+        }
+        let has_failed = of_turn.clone().any(|(_, of)| of.said.carries_payload());
+        let end = seen[first..].iter().find(|(_, of)| !is_of_turn(of) || !progress(of).awaited);
+        // A success of an earlier turn ends it, or a cancel.
+        let silence = end.filter(|(_, of)| matches!(of.state, TimerState::Delay | TimerState::Dead));
+        if let Some((_, end)) = silence
+            && !has_failed
+            && end.since + apart < deadline
+        {
+            let what = format!(
+                "turn {turn} of task {task} was given up at {:?}, and had until {deadline:?}",
+                end.since
+            );
+            found.push(("feedback", what));
+        }
+    }
+}
+
+fn reports(world: &World) -> impl Iterator<Item = (UnixMillis, &Report)> {
+    world.tasks.executors.reports.iter().filter_map(|report| Some((report.appended?, report)))
+}
