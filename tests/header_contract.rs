@@ -150,6 +150,7 @@ fn outcome(block: &Block) -> Result<Vec<String>, Refusal> {
             TimerAction::Create => "create",
             TimerAction::Replace => "replace",
             TimerAction::Cancel => "cancel",
+            TimerAction::Result => "result",
         }
     ));
     lines.extend(partition.map(|partition| format!("partition {partition}")));
@@ -327,6 +328,8 @@ fn the_tables_of_headers_are_what_the_program_knows() {
         header::ATTEMPT,
         header::TASK,
         header::RESULT,
+        header::TICKET,
+        header::CURSOR,
     ];
     assert_eq!(documented, known);
     for name in &documented {

@@ -67,7 +67,7 @@ impl Service {
         }
     }
 
-    async fn find_task(
+    pub(super) async fn find_task(
         &self,
         lane: Lane,
         id: &TaskId,
@@ -98,7 +98,9 @@ impl Service {
 fn without_payload(timer: &Timer, now: UnixMillis) -> Option<TaskRetry> {
     let progress = timer.task.unwrap_or_default();
     match timer.state {
-        TimerState::Delay if progress.held.is_some() || progress.awaited => Some(TaskRetry::Held),
+        TimerState::Delay if progress.held.is_some() || progress.with_executor => {
+            Some(TaskRetry::Held)
+        }
         TimerState::Delay if progress.next_at <= now => Some(TaskRetry::Due),
         TimerState::Dead if timer.ended().is_none() => {
             let code = timer.code.map_or("refused", |code| code.as_str());
@@ -139,7 +141,7 @@ mod tests {
         let held = Some(HeldBy { partition: TasksPartition(0), credits: 1 });
         let waits = Progress { turn: 1, next_at: UnixMillis(100), ..Progress::default() };
         let with_worker = Progress { held, ..waits };
-        let awaited = Progress { awaited: true, ..waits };
+        let awaited = Progress { with_executor: true, ..waits };
         let of = |state, progress, now| {
             let timer = Timer {
                 timer_id: TimerId([1; 16]),

@@ -129,7 +129,6 @@ const CASES: &[Case] = &[
     (Mutation::OpensMore, TASKS, &["open calls"], 100),
     (Mutation::ForgetsHeartbeats, TASKS, &["feedback"], 100),
     (Mutation::ForgetsSuccesses, TASKS, &["feedback"], 100),
-    (Mutation::SkipsSettle, TASKS, &["feedback"], 400),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

@@ -54,7 +54,7 @@ pub const FIRED: &str = "x-delay-fired";
 /// `x-delay-attempt`: told at delivery, from 1.
 pub const ATTEMPT: &str = "x-delay-attempt";
 /// `x-delay-ticket`: told at delivery of a task with feedback: what its executor reports with, see
-/// [`Ticket`](super::task::ticket::Ticket).
+/// [`Ticket`](super::sealed::Ticket).
 pub const TICKET: &str = "x-delay-ticket";
 /// `x-delay-cursor`: told at delivery of a task with feedback, if an earlier turn said how far it came.
 pub const CURSOR: &str = "x-delay-cursor";

@@ -13,6 +13,7 @@
 
 mod feedback;
 mod retry;
+mod ticket;
 
 use std::sync::Arc;
 
@@ -31,6 +32,7 @@ use crate::{Lane, Record, UnixMillis};
 pub(crate) use feedback::version_of as version_of_feedback;
 pub use feedback::{feedback, may_be_feedback};
 pub use retry::{CopyTerms, WantedCopy, copy_of, of_letter, retry};
+pub use ticket::{BadTicket, Ticket};
 
 /// How long after it was sealed a submission may be appended; later it is [`Code::StaleSubmit`].
 pub const SUBMIT_MAX: crate::Millis = crate::Millis(600_000);

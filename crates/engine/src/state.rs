@@ -61,7 +61,7 @@ const DOMAIN: [u8; 64] = {
     name.copy_from_slice(b"waterclock x-delay-state");
     block
 };
-/// The same, of a [ticket](super::task::ticket::Ticket).
+/// The same, of a [ticket](super::sealed::Ticket).
 const TICKET_DOMAIN: [u8; 64] = {
     let mut block = [0; 64];
     let (name, _) = block.split_at_mut(25);

@@ -14,12 +14,12 @@ mod fields;
 pub mod hosts;
 pub mod id;
 pub mod registry;
+pub mod report;
 pub mod request;
 pub mod result;
 pub mod retry;
 pub mod scope;
 pub mod spec;
-pub mod ticket;
 
 pub use digest::digest;
 pub use fields::Wrong;

@@ -44,8 +44,8 @@ pub use query::{
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
 pub use tasks::{
-    Base64, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TaskStatus,
-    group_of,
+    Base64, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry,
+    TaskStatus, group_of,
 };
 
 /// Bytes of a [`TimerId`] that stand for the id alone.

@@ -720,13 +720,13 @@ pub(super) fn deliver(
         let after = Progress {
             turn: task.progress.turn.saturating_add(1),
             begun: true,
-            awaited: true,
+            with_executor: true,
             next_at: now + feedback.deadline,
             ..task.progress
         };
         let stage = StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
         let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-        return Ok(Delivery { partition: asked, trace, timer, awaited: Some(after) });
+        return Ok(Delivery { partition: asked, trace, timer, with_executor: Some(after) });
     }
     // To deliver it is the last attempt of a task that goes to a topic.
     let task = entry.task.as_ref().map(|task| Progress {
@@ -737,7 +737,7 @@ pub(super) fn deliver(
     });
     let stage = StateChange { supersedes, task, ..StateChange::new(TimerState::Delivered, now) };
     let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-    Ok(Delivery { partition: asked, trace, timer, awaited: None })
+    Ok(Delivery { partition: asked, trace, timer, with_executor: None })
 }
 
 /// How a record is delivered.
@@ -748,7 +748,7 @@ pub(super) struct Delivery {
     /// The timer change to write then.
     pub(super) timer: Option<Record>,
     /// How far a task is then that goes on: its executor is to report.
-    pub(super) awaited: Option<Progress>,
+    pub(super) with_executor: Option<Progress>,
 }
 
 /// The new state of a timer, since when, and why.

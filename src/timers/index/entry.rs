@@ -186,7 +186,7 @@ pub(super) fn timer_value(timer: &Timer, strings: &StringTable) -> Vec<u8> {
                 | flag(task.open, OPEN)
                 | flag(task.cancelling, CANCELLING)
                 | flag(task.breaker, BREAKER)
-                | flag(task.awaited, AWAITED),
+                | flag(task.with_executor, AWAITED),
         );
     }
     let Version { first_appended, offset } = timer.version;
@@ -249,7 +249,7 @@ fn take_progress(value: &mut &[u8], flags: u8, due: UnixMillis) -> Option<Progre
         open: has(OPEN),
         cancelling: has(CANCELLING),
         breaker: has(BREAKER),
-        awaited: has(AWAITED),
+        with_executor: has(AWAITED),
         next_at,
     })
 }

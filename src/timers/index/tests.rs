@@ -228,7 +228,7 @@ fn progress(n: u64) -> Progress {
         open: n.is_multiple_of(4),
         cancelling: n.is_multiple_of(7),
         breaker: n.is_multiple_of(5),
-        awaited: n.is_multiple_of(7),
+        with_executor: n.is_multiple_of(7),
         next_at: UnixMillis(1_000_000 + n * 104_729 % 100_000_000),
     }
 }

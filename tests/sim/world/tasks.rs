@@ -12,10 +12,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use waterclock::engine::messages::{Answer, Outcome};
+use waterclock::engine::sealed::Ticket;
 use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::task::registry::Registry;
 use waterclock::engine::task::result::TaskResult;
-use waterclock::engine::task::ticket::Ticket;
 use waterclock::engine::timers::{Change, Timer, TimerId, Version};
 use waterclock::engine::work::{Scope, Turn};
 use waterclock::engine::{Offset, Record, UnixMillis};

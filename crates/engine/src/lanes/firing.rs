@@ -212,7 +212,7 @@ impl LaneEngine {
         if !self.timers.stands(&entry) {
             return self.suppress(now, *entry, None);
         }
-        let Some(entry) = self.unless_awaited(now, entry) else { return };
+        let Some(entry) = self.unless_ahead(now, entry) else { return };
         let Some(entry) = self.let_through(now, entry) else { return };
         let Some(entry) = self.unless_silent(now, entry) else { return };
         let Some(entry) = self.dispatch(now, entry, builder) else { return };
@@ -269,7 +269,7 @@ impl LaneEngine {
         &mut self,
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
-        Delivery { partition, trace, timer, awaited }: Delivery,
+        Delivery { partition, trace, timer, with_executor: awaited }: Delivery,
         mark: Option<Mark>,
         builder: &mut BatchBuilder,
     ) {

@@ -156,8 +156,8 @@ impl LaneEngine {
         }
         entry.decided = true;
         self.timers.here(lane, timer_id);
-        match progress.awaited {
-            true => self.await_feedback(now, entry, progress),
+        match progress.with_executor {
+            true => self.wait_for_feedback(now, entry, progress),
             false => self.route(now, entry),
         }
     }
@@ -438,6 +438,7 @@ impl LaneEngine {
         let error = Some(refusal.to_string());
         let result = TaskResult { error, ended: Some(now), ..TaskResult::new(CallOutcome::Failed) };
         let (next, _) = decide(before, &result, policy, now);
+        let next = feedback::not_at_once(now, next);
         let (Next::Again(after) | Next::Failed(after, _)) = next else { return Some(entry) };
         let lane = entry.source.lane;
         self.write_attempt(lane, timer_id, before, &next, result);
@@ -538,7 +539,7 @@ impl LaneEngine {
                 self.timers.set_progress(lane, timer_id, after);
                 self.write_progress(now, &entry, after, TimerState::Delay);
                 self.timers.here(lane, timer_id);
-                self.await_feedback(now, entry, after);
+                self.wait_for_feedback(now, entry, after);
             }
             Next::Again(after) => {
                 self.timers.set_progress(lane, timer_id, after);
@@ -590,7 +591,7 @@ impl LaneEngine {
     ) {
         let number = next.progress().attempts;
         // How far it came was said before.
-        let cursor = self.timers.tasks.cursor(timer_id).filter(|_| before.awaited);
+        let cursor = self.timers.tasks.cursor(timer_id).filter(|_| before.with_executor);
         let cursor = result.cursor.or_else(|| cursor.as_deref().map(str::to_owned));
         let result = TaskResult { cursor, ..result };
         let attempt = Attempt { timer_id, turn: before.turn, number, result };
@@ -740,8 +741,8 @@ impl LaneEngine {
     ) {
         let (lane, (timer_id, live)) = (cancel.source.lane, of);
         // Its executor has begun, and the attempt ends with this.
-        let attempts = after.attempts.saturating_add(u32::from(after.awaited));
-        let after = Progress { attempts, awaited: false, ..after };
+        let attempts = after.attempts.saturating_add(u32::from(after.with_executor));
+        let after = Progress { attempts, with_executor: false, ..after };
         let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Cancelled);
         let old = self.timers.table().cancel_mark(lane, timer_id);
         let before = old.map(|old| old.before).unwrap_or_default().or(cancel.version());

@@ -230,7 +230,7 @@ impl Tasks {
         self.progress.get(&timer_id).copied()
     }
 
-    /// How far an executor of a task said that it is, to whoever works on it.
+    /// How far an executor of a task said that it is, to the next one.
     pub(super) fn cursor(&self, timer_id: TimerId) -> Option<Arc<str>> {
         self.cursors.get(&timer_id).map(Arc::clone)
     }

@@ -7,10 +7,10 @@
 
 use super::CopyTerms;
 use crate::header;
+use crate::sealed::Ticket;
 use crate::state::{Bound, Kind, State, StateKey, SubmissionOrder, TaskState, intake_tag};
 use crate::task::id::TaskId;
 use crate::task::result::{Outcome, TaskResult};
-use crate::task::ticket::Ticket;
 use crate::timers::Version;
 use crate::{Record, UnixMillis};
 

@@ -546,7 +546,8 @@ fn read_feedback(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Feedback> {
     inside.only(&["deadline", "heartbeat"], "feedback", wrongs);
     let (shortest, longest) = DEADLINE;
     let deadline = inside.require("deadline", wrongs, |value| length(value, shortest..=longest));
-    let heartbeat = inside.read("heartbeat", wrongs, |value| length(value, HEARTBEAT_MIN..=longest));
+    let heartbeat =
+        inside.read("heartbeat", wrongs, |value| length(value, HEARTBEAT_MIN..=longest));
     let deadline = deadline?;
     if heartbeat.is_some_and(|heartbeat| heartbeat > deadline) {
         wrongs.add(inside.at("heartbeat"), "is longer than the deadline; want at most that");

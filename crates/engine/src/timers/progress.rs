@@ -65,7 +65,7 @@ pub struct Progress {
     /// Its worker has sent it back, since the other side had failed too often. It is called again at `next_at` at the earliest.
     pub breaker: bool,
     /// Its executor has the turn, and is to report by `next_at`. Its record stands in the line meanwhile.
-    pub awaited: bool,
+    pub with_executor: bool,
     /// When it is acted on next. Of a task that has ended: until when that is remembered, as its project says.
     pub next_at: UnixMillis,
 }
@@ -73,7 +73,7 @@ pub struct Progress {
 impl Progress {
     /// With its turn over.
     pub(crate) fn ended(self) -> Self {
-        Self { held: None, open: false, breaker: false, awaited: false, ..self }
+        Self { held: None, open: false, breaker: false, with_executor: false, ..self }
     }
 
     pub(super) fn put(&self, bytes: &mut Vec<u8>) {
@@ -88,7 +88,7 @@ impl Progress {
                 | flag(self.open, OPEN)
                 | flag(self.cancelling, CANCELLING)
                 | flag(self.breaker, BREAKER)
-                | flag(self.awaited, AWAITED),
+                | flag(self.with_executor, AWAITED),
         );
         let (partition, credits) =
             self.held.map_or((0, 0), |held| (held.partition.0, held.credits));
@@ -128,7 +128,7 @@ impl Progress {
             open: has(OPEN),
             cancelling: has(CANCELLING),
             breaker: has(BREAKER),
-            awaited: has(AWAITED),
+            with_executor: has(AWAITED),
             next_at: UnixMillis(u64::from_be_bytes(*next_at)),
         })
     }

@@ -56,7 +56,9 @@ impl TaskStatus {
     #[must_use]
     pub fn of_progress(state: TimerState, task: &Progress, now: UnixMillis) -> Self {
         match state {
-            TimerState::Delay if task.held.is_some() && task.open || task.awaited => Self::Running,
+            TimerState::Delay if task.held.is_some() && task.open || task.with_executor => {
+                Self::Running
+            }
             // It was due when its worker sent it back.
             TimerState::Delay if task.held.is_some() || task.breaker || task.next_at <= now => {
                 Self::Ready
@@ -337,6 +339,30 @@ pub enum TaskCancel {
     Pending,
 }
 
+/// What became of feedback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TaskReport {
+    /// The task is finished.
+    Finished,
+    /// The turn has failed, and another one follows.
+    Retrying,
+    /// The turn has failed, and none follows.
+    Failed,
+    /// The turn goes on: it is to report again by then.
+    Running(UnixMillis),
+    /// The turn is over.
+    Stale,
+    /// The call that handed the turn over is open: its worker speaks first.
+    Open,
+    /// The task was cancelled.
+    Cancelled,
+    /// There is no such task, or its history has run out.
+    Absent,
+    /// It is written, and not decided in time.
+    Pending,
+}
+
 /// What became of a retry by hand.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -473,7 +499,7 @@ mod tests {
         let running = Progress { open: true, ..ready };
         // What a worker said of a turn that it has not any more.
         let over = Progress { held: None, ..running };
-        let awaited = Progress { awaited: true, ..waits };
+        let awaited = Progress { with_executor: true, ..waits };
         #[rustfmt::skip]
         let cases = [
             (TimerState::Delay,     waits,   99,  TaskStatus::Delay),

@@ -321,7 +321,7 @@ fn any_progress() -> impl Strategy<Value = Progress> {
             let next_at = UnixMillis(next_at);
             #[rustfmt::skip]
             let progress = Progress {
-                turn, attempts, failures, rounds, interruptions, held, begun, open, cancelling, breaker: begun && !open, awaited: begun && open, next_at,
+                turn, attempts, failures, rounds, interruptions, held, begun, open, cancelling, breaker: begun && !open, with_executor: begun && open, next_at,
             };
             progress
         },

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use waterclock::engine::UnixMillis;
 use waterclock::engine::timers::TimerState;
+use waterclock::engine::{UnixMillis, header};
 
 use crate::broker::{EPOCH_MS, Entry, Time};
-use crate::checkers::contents::expiry_slack;
+use crate::checkers::contents::{expiry_slack, told};
 use crate::checkers::{Found, ledger};
 use crate::plan::SECOND;
 use crate::world::{World, plain_value};
@@ -81,7 +81,8 @@ pub(super) fn check(world: &World, found: &mut Found) {
                 found.push(("your bytes", format!("{}: {} bytes", item.name, record.size())));
             }
             while_stopped(world, item, entry, found);
-            if lanes_are_well && item.turns.is_none() {
+            let is_first = told(record, header::ATTEMPT).is_none_or(|attempt| attempt == "1");
+            if lanes_are_well && is_first {
                 on_time(world, item, entry, found);
             }
             *arrived.entry(value).or_default() += 1;

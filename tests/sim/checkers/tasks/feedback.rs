@@ -29,7 +29,7 @@ pub(super) fn one_life(world: &World, task: usize, seen: &[(Time, Timer)], found
     let turns = seen.iter().map(|(_, timer)| progress(timer).turn).max().unwrap_or_default();
     for turn in 1..=turns {
         let is_of_turn = |timer: &Timer| progress(timer).turn == turn;
-        let awaited = seen.iter().position(|(_, of)| is_of_turn(of) && progress(of).awaited);
+        let awaited = seen.iter().position(|(_, of)| is_of_turn(of) && progress(of).with_executor);
         let Some(first) = awaited else { continue };
         let mut reports: Vec<(UnixMillis, &Report)> = reports(world)
             .filter(|(_, of)| of.task == task && of.ticket.version == version)
@@ -63,9 +63,11 @@ pub(super) fn one_life(world: &World, task: usize, seen: &[(Time, Timer)], found
             found.push(("feedback", what));
         }
         let has_failed = of_turn.clone().any(|(_, of)| of.said.carries_payload());
-        let end = seen[first..].iter().find(|(_, of)| !is_of_turn(of) || !progress(of).awaited);
+        let end =
+            seen[first..].iter().find(|(_, of)| !is_of_turn(of) || !progress(of).with_executor);
         // A success of an earlier turn ends it, or a cancel.
-        let silence = end.filter(|(_, of)| matches!(of.state, TimerState::Delay | TimerState::Dead));
+        let silence =
+            end.filter(|(_, of)| matches!(of.state, TimerState::Delay | TimerState::Dead));
         if let Some((_, end)) = silence
             && !has_failed
             && end.since + apart < deadline

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::header;
 use waterclock::engine::messages::{Answer, Outcome, Reported};
+use waterclock::engine::sealed::Ticket;
 use waterclock::engine::sealed::{self, CopyTerms, WantedCopy};
 use waterclock::engine::task::result::{Outcome as Said, TaskResult};
 use waterclock::engine::task::spec::Feedback;
-use waterclock::engine::task::ticket::Ticket;
 use waterclock::engine::{Offset, Record, UnixMillis};
 
 use crate::broker::{Place, Time};
@@ -166,7 +166,8 @@ impl World {
         let id = &self.tasks.drafts[task].id;
         let (version, turn, trigger) = (timer.version, timer.task?.turn, timer.due);
         let wanted = WantedCopy { id, version, turn, trigger };
-        let (record, terms) = self.payload_of(timer, &wanted).filter(|_| !timer.state.is_final())?;
+        let (record, terms) =
+            self.payload_of(timer, &wanted).filter(|_| !timer.state.is_final())?;
         Some((record, terms, trigger))
     }
 

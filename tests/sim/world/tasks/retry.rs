@@ -42,7 +42,7 @@ impl World {
         let (now, progress) = (self.api_now(), timer.task.unwrap_or_default());
         let may_be = match timer.state {
             TimerState::Delay => {
-                progress.held.is_none() && !progress.awaited && progress.next_at > now
+                progress.held.is_none() && !progress.with_executor && progress.next_at > now
             }
             state => state == TimerState::Dead,
         };

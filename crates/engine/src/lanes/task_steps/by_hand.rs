@@ -36,7 +36,7 @@ impl LaneEngine {
                 let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
                 match progress {
                     _ if entry.turn() != Some(progress.turn) => self.outrun(&entry),
-                    Progress { held: Some(_), .. } | Progress { awaited: true, .. } => {
+                    Progress { held: Some(_), .. } | Progress { with_executor: true, .. } => {
                         let answer = answer(&entry, Outcome::Underway);
                         self.finish(&entry, answer);
                     }

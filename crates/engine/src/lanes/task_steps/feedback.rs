@@ -14,10 +14,10 @@ use std::sync::Arc;
 use super::super::super::messages::{
     Answer, ChangeReason, Destination, HeaderRewrite, Outcome, Produce, Reported, TracedTurn,
 };
+use super::super::super::sealed::Ticket;
 use super::super::super::state::Kind;
 use super::super::super::task::result::{Outcome as CallOutcome, TaskResult};
 use super::super::super::task::spec::{Feedback, HEARTBEAT_MIN_LARGE, LARGE_BYTES, Spec};
-use super::super::super::task::ticket::Ticket;
 use super::super::super::timers::{About, Pending, Progress, TimerId, TimerState};
 use super::super::super::verdict::tasks::Feedback as Said;
 use super::super::super::verdict::{self, PendingRecord};
@@ -38,9 +38,23 @@ fn looks_at(
     next_at.min(now + heartbeat.max(least))
 }
 
+/// What the lane decides itself of a due record is written behind what leaves in the same batch: so its next turn is in another one.
+pub(super) fn not_at_once(now: UnixMillis, next: Next) -> Next {
+    match next {
+        Next::Again(after) => {
+            Next::Again(Progress { next_at: after.next_at.max(now + Millis(1)), ..after })
+        }
+        next => next,
+    }
+}
+
+fn body_bytes(entry: &PendingRecord) -> usize {
+    entry.record.value().map_or(0, <[u8]>::len)
+}
+
 impl LaneEngine {
     /// What the executor of a task that is delivered now learns; `None`: the task ends with its delivery.
-    pub(in super::super) fn traced_turn(&self, entry: &PendingRecord) -> Option<TracedTurn> {
+    pub(crate) fn traced_turn(&self, entry: &PendingRecord) -> Option<TracedTurn> {
         let (task, timer_id) = (entry.task.as_ref()?, entry.timer_id?);
         let feedback = task.feedback?;
         let directive = header::read(entry.record.headers()).ok()?;
@@ -55,14 +69,14 @@ impl LaneEngine {
     ///
     /// # Errors
     /// Its headers cannot be read.
-    pub(in super::super) fn copy_of_awaited(
+    pub(crate) fn copy_of_awaited(
         &self,
         now: UnixMillis,
         entry: &mut PendingRecord,
         after: Progress,
     ) -> Result<Produce, Refusal> {
         let feedback = entry.task.as_ref().and_then(|task| task.feedback);
-        let due = looks_at(now, after.next_at, feedback, entry.record.size());
+        let due = looks_at(now, after.next_at, feedback, body_bytes(entry));
         let (old_due, old_hops) = (entry.due, entry.hops);
         (entry.due, entry.hops) = (due, 0);
         if let Some(task) = &mut entry.task {
@@ -84,45 +98,52 @@ impl LaneEngine {
     }
 
     /// The record of an awaited task waits on.
-    pub(super) fn await_feedback(
+    pub(super) fn wait_for_feedback(
         &mut self,
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
         progress: Progress,
     ) {
         let feedback = entry.task.as_ref().and_then(|task| task.feedback);
-        entry.due = looks_at(now, progress.next_at, feedback, entry.record.size());
+        entry.due = looks_at(now, progress.next_at, feedback, body_bytes(&entry));
         // However often it comes up, it has not gone in circles. Nor does anybody mind if it is late.
         (entry.hops, entry.deferred) = (0, true);
         self.route(now, entry);
     }
 
-    /// Looks at a record that is due. That of an awaited task waits on while its deadline is ahead; any other is given back.
-    pub(in super::super) fn unless_awaited(
-        &mut self,
-        now: UnixMillis,
-        entry: Box<PendingRecord>,
-    ) -> Option<Box<PendingRecord>> {
-        let Some(progress) = self.awaited(&entry) else { return Some(entry) };
-        if progress.next_at > entry.due {
-            self.await_feedback(now, entry, progress);
-            return None;
-        }
-        Some(entry)
-    }
-
-    fn awaited(&self, entry: &PendingRecord) -> Option<Progress> {
-        let timer_id = entry.timer_id.filter(|_| entry.task.is_some())?;
-        self.timers.tasks.progress(timer_id).filter(|progress| progress.awaited)
-    }
-
-    /// The turn of an awaited task is over by its deadline; any other record is given back.
-    pub(in super::super) fn unless_silent(
+    /// Looks at a record that is due. A copy waits on whose task is to be acted on later: since it began to wait the deadline was
+    /// moved, or another copy was there when the turn was over. Any other record is given back.
+    pub(crate) fn unless_ahead(
         &mut self,
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
     ) -> Option<Box<PendingRecord>> {
-        let Some(before) = self.awaited(&entry) else { return Some(entry) };
+        let timer_id = entry.timer_id.filter(|_| entry.task.is_some());
+        let progress = timer_id.and_then(|timer_id| self.timers.tasks.progress(timer_id));
+        let Some(progress) = progress.filter(|progress| progress.next_at > entry.due) else {
+            return Some(entry);
+        };
+        if progress.with_executor {
+            self.wait_for_feedback(now, entry, progress);
+        } else {
+            entry.due = progress.next_at;
+            self.route(now, entry);
+        }
+        None
+    }
+
+    fn with_executor(&self, entry: &PendingRecord) -> Option<Progress> {
+        let timer_id = entry.timer_id.filter(|_| entry.task.is_some())?;
+        self.timers.tasks.progress(timer_id).filter(|progress| progress.with_executor)
+    }
+
+    /// The turn of an awaited task is over by its deadline; any other record is given back.
+    pub(crate) fn unless_silent(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<PendingRecord>,
+    ) -> Option<Box<PendingRecord>> {
+        let Some(before) = self.with_executor(&entry) else { return Some(entry) };
         let timer_id = entry.timer_id?;
         let spec =
             header::read(entry.record.headers()).and_then(|directive| sealed::spec(&directive));
@@ -141,6 +162,7 @@ impl LaneEngine {
         let (next, _) = self.with_policy(&spec, luck(timer_id, before.turn), |policy| {
             decide(before, &result, policy, now)
         });
+        let next = not_at_once(now, next);
         entry.deferred = false;
         self.end_turn(now, entry, (timer_id, before), &next, result);
         None
@@ -250,7 +272,7 @@ impl LaneEngine {
             self.timers.tasks.set_cursor(timer_id, cursor);
         }
         // One that a worker holds may end without an attempt.
-        if after.awaited {
+        if after.with_executor {
             let open = Progress { attempts: after.attempts.saturating_add(1), ..after };
             self.write_attempt(lane, timer_id, after, &Next::Awaited(open), result);
         }

@@ -106,7 +106,7 @@ pub(crate) fn decide(
             }
             // A heartbeat may have come before.
             let next_at = (appended + feedback.deadline).max(progress.next_at);
-            Next::Awaited(Progress { awaited: true, next_at, ..known })
+            Next::Awaited(Progress { with_executor: true, next_at, ..known })
         }
         // Nobody reports on a task without feedback.
         Outcome::Failed | Outcome::Accepted => {
@@ -151,12 +151,12 @@ pub(crate) fn hear(
     let is_live = turn == progress.turn;
     let ended = progress.ended();
     let begun = Progress { begun: true, interruptions: 0, cancelling: false, ..ended };
-    let is_open = progress.awaited || progress.held.is_some();
+    let is_open = progress.with_executor || progress.held.is_some();
     match result.outcome {
         Outcome::Finished if (1..=progress.turn).contains(&turn) => {
             // Of one that waits for its next turn the last attempt has ended; and nobody knows whether a worker that holds the next
             // one has begun.
-            let is_attempt = progress.awaited || is_live && progress.held.is_some();
+            let is_attempt = progress.with_executor || is_live && progress.held.is_some();
             let attempts = progress.attempts.saturating_add(u32::from(is_attempt)).max(1);
             let next = Next::Ended(Progress { attempts, ..begun }, TimerState::Delivered);
             Heard::Ended(next, true)
@@ -165,7 +165,7 @@ pub(crate) fn hear(
             Heard::Beat(Progress { begun: true, next_at: beat_until, ..progress })
         }
         Outcome::Failed | Outcome::Gone if is_live && progress.held.is_some() => Heard::AttemptOpen,
-        Outcome::Failed | Outcome::Gone if is_live && progress.awaited => {
+        Outcome::Failed | Outcome::Gone if is_live && progress.with_executor => {
             let attempts = progress.attempts.saturating_add(1);
             let attempt = Progress { attempts, ..begun };
             let (next, is_attempt) = match result.outcome {

@@ -136,21 +136,23 @@ fn any_result() -> impl Strategy<Value = TaskResult> {
     let rest = (0..9usize, maybe(any::<u16>()), any::<bool>(), maybe(0..=100u8));
     let response = maybe(proptest::collection::vec(any::<u8>(), 0..1_100));
     (times, texts, rest, response).prop_map(
-        |((started, ended, until, after), (error, longer, worker, cursor), rest, response)| TaskResult {
-            started: started.map(UnixMillis),
-            ended: ended.map(UnixMillis),
-            status: rest.1,
-            error: if rest.2 { error } else { longer },
-            retry_after: after.map(Millis),
-            until: until.map(UnixMillis),
-            worker,
-            response,
-            in_doubt: rest.2,
-            letter: rest.2,
-            breaker: rest.2,
-            cursor,
-            percent: rest.3,
-            outcome: Outcome::ALL[rest.0],
+        |((started, ended, until, after), (error, longer, worker, cursor), rest, response)| {
+            TaskResult {
+                started: started.map(UnixMillis),
+                ended: ended.map(UnixMillis),
+                status: rest.1,
+                error: if rest.2 { error } else { longer },
+                retry_after: after.map(Millis),
+                until: until.map(UnixMillis),
+                worker,
+                response,
+                in_doubt: rest.2,
+                letter: rest.2,
+                breaker: rest.2,
+                cursor,
+                percent: rest.3,
+                outcome: Outcome::ALL[rest.0],
+            }
         },
     )
 }

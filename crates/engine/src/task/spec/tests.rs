@@ -495,9 +495,8 @@ fn any_feedback() -> impl Strategy<Value = Option<Feedback>> {
 
 fn any_kafka() -> impl Strategy<Value = Kafka> {
     let key = proptest::option::of(proptest::collection::vec(any::<u8>(), 0..=KEY_MAX));
-    ("[a-zA-Z0-9_-]{1,249}", proptest::option::of(0..=i32::MAX), key, any_feedback()).prop_map(
-        |(topic, partition, key, feedback)| Kafka { topic, partition, key, feedback },
-    )
+    ("[a-zA-Z0-9_-]{1,249}", proptest::option::of(0..=i32::MAX), key, any_feedback())
+        .prop_map(|(topic, partition, key, feedback)| Kafka { topic, partition, key, feedback })
 }
 
 fn any_spec() -> impl Strategy<Value = Spec> {

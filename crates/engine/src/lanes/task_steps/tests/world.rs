@@ -11,6 +11,7 @@ use crate::ladder::Ladder;
 use crate::messages::{
     Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start, Target,
 };
+use crate::sealed::Ticket;
 use crate::sealed::{self, CopyTerms, Submission, WantedCopy, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::{State, StateKey, intake_tag};
@@ -18,7 +19,6 @@ use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::Spec;
-use crate::task::ticket::Ticket;
 use crate::timers::{Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState};
 use crate::work::{
     CallEnd, CallId, Entry, Now, Position, Taken, Task, WorkAction, WorkEngine, WorkEvent,

@@ -9,17 +9,18 @@
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD as BASE64;
 
-use super::super::state::{CODE, StateKey};
-use super::super::timers::Version;
-use super::super::{Millis, Offset, UnixMillis};
-use super::id::TaskId;
+use crate::state::{CODE, StateKey};
+use crate::task::id::TaskId;
+use crate::timers::Version;
+use crate::{Millis, Offset, UnixMillis};
 
 /// Bytes of what is said.
 const BODY: usize = 24;
 /// Bytes of a ticket.
 const SIZE: usize = BODY + CODE;
 /// Bytes of a ticket as it is written.
-pub const TEXT: usize = (SIZE * 4).div_ceil(3);
+#[cfg(test)]
+const TEXT: usize = (SIZE * 4).div_ceil(3);
 
 /// Which turn of which version of a task its holder works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +35,9 @@ pub struct Ticket {
 
 /// A text that is no ticket of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("want the ticket that came with the turn, as it was: x-delay-ticket of a record, waterclock-ticket of a call")]
+#[error(
+    "want the ticket that came with the turn, as it was: x-delay-ticket of a record, waterclock-ticket of a call"
+)]
 pub struct BadTicket;
 
 impl Ticket {
@@ -76,7 +79,9 @@ impl Ticket {
         let heartbeat = u32::try_from(heartbeat.0).unwrap_or(u32::MAX);
         let turns = u64::from(turn) << 32 | u64::from(heartbeat);
         let mut body = [0; BODY];
-        for (at, word) in [first_appended.0, offset.0.cast_unsigned(), turns].into_iter().enumerate() {
+        for (at, word) in
+            [first_appended.0, offset.0.cast_unsigned(), turns].into_iter().enumerate()
+        {
             body[8 * at..][..8].copy_from_slice(&word.to_be_bytes());
         }
         body
@@ -126,6 +131,8 @@ mod tests {
         let (key, body) = (key(1), [0; BODY]);
         let code = key.ticket_code(&body, b"x");
         assert!(key.is_ticket_code(&body, b"x", &code));
-        assert!(!key.is_ticket_code(&body, b"y", &code) && !key.is_ticket_code(&body, b"x", &code[1..]));
+        assert!(
+            !key.is_ticket_code(&body, b"y", &code) && !key.is_ticket_code(&body, b"x", &code[1..])
+        );
     }
 }
