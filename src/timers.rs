@@ -17,6 +17,7 @@ mod find_task;
 pub mod index;
 mod replies;
 pub mod service;
+mod task_report;
 mod task_retry;
 mod tasks;
 mod ticket;

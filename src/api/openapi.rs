@@ -14,7 +14,7 @@ use utoipa::openapi::{Content, OpenApi, RefOr};
 
 use super::problem;
 use super::projects::{self, services, stats, targets};
-use super::tasks::{create, single};
+use super::tasks::{create, report, single};
 
 /// Where the document is.
 const PATH: &str = "/openapi.json";
@@ -39,6 +39,7 @@ const TOKEN: &str = "token";
     paths(
         create::http, create::kafka, create::batch,
         single::list, single::get, single::cancel, single::retry,
+        report::result, report::heartbeat,
         projects::list, projects::show, projects::put, projects::delete, projects::pause, projects::resume,
         services::put_service, services::delete_service, services::pause_service, services::resume_service,
         stats::show_stats,

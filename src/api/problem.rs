@@ -145,8 +145,9 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 77] = [
+const TITLES: [(&str, &str); 80] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
+    ("attempt_open",      "the call that handed this turn over is open"),
     ("bad_base64",        "not base64"),
     ("bad_batch",         "a batch must have 1 to 1000 timers"),
     ("bad_claims",        "a claim of the token is missing or malformed"),
@@ -208,6 +209,7 @@ const TITLES: [(&str, &str); 77] = [
     ("refused",           "the command was refused, and is a dead letter"),
     ("revision_conflict", "another revision is in force"),
     ("role_denied",       "the role of the token does not allow this"),
+    ("stale",             "this turn of the task is over"),
     ("superseded",        "another version replaced this one"),
     ("too_busy",          "too many requests at once"),
     ("too_large",         "the body is too large, or ended too soon"),
@@ -222,6 +224,7 @@ const TITLES: [(&str, &str); 77] = [
     ("unknown_timer",     "no such timer"),
     ("wrong_audience",    "the token is for somebody else"),
     ("wrong_fields",      "fields of the request are wrong"),
+    ("wrong_ticket",      "the ticket is not one of this task"),
     ("wrong_type",        "a member has the wrong type"),
 ];
 
@@ -297,7 +300,8 @@ mod tests {
         let page = include_str!("../../docs/http-api.md");
         let (_, table) = page.split_once("| status | codes |").expect("the table of codes");
         let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
-        let is_code = |word: &&str| word.contains('_') || ["refused", "superseded"].contains(word);
+        let is_code =
+            |word: &&str| word.contains('_') || ["refused", "stale", "superseded"].contains(word);
         let codes: BTreeSet<&str> = rows
             .filter_map(|row| row.split('|').nth(2))
             .flat_map(|codes| codes.split('`').skip(1).step_by(2))

@@ -1,5 +1,6 @@
 //! What this instance knows of tasks and projects, for the API: its service writes, and the owners of lanes answer.
 
+mod report;
 mod retry;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,8 +12,8 @@ use tokio::task::spawn_blocking;
 use super::timers::{TimersOfInstance, error};
 use crate::api::projects::{Projects, PutError};
 use crate::api::tasks::model::{
-    Attempt, CancelAnswer, CancelOutcome, PausedBy, Payload, PollInfo, RetryInfo, Submission,
-    TaskFilter, TaskPage, TaskStatus, TaskView, WaitsFor,
+    Attempt, CancelAnswer, CancelOutcome, FeedbackInfo, PausedBy, Payload, PollInfo, RetryInfo,
+    Submission, TaskFilter, TaskPage, TaskStatus, TaskView, WaitsFor,
 };
 use crate::api::tasks::{Desk, Failure, Tasks};
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
@@ -21,9 +22,10 @@ use crate::config::Config;
 use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
+use crate::engine::task::report::Report;
 use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Address, Kind, Spec};
-use crate::engine::timers::{self, TaskCancel, TaskCounts, TaskRecord, group_of};
+use crate::engine::timers::{self, TaskCancel, TaskCounts, TaskRecord, TaskReport, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
 use crate::timers::service::{self, Service};
@@ -221,6 +223,18 @@ impl Desk for TasksOfInstance {
     fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>> {
         Box::pin(self.sent_by(id))
     }
+
+    fn is_ticket(&self, id: &TaskId, ticket: &str) -> Result<(), Failure> {
+        self.turn_of(id, ticket).map(drop)
+    }
+
+    fn report<'a>(
+        &'a self,
+        id: &'a TaskId,
+        report: &'a Report,
+    ) -> Soon<'a, Result<TaskReport, Failure>> {
+        Box::pin(self.hear(id, report))
+    }
 }
 
 impl Projects for TasksOfInstance {
@@ -383,6 +397,10 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         poll: http
             .and_then(|http| http.poll)
             .map(|poll| PollInfo { interval: poll.interval.into(), rounds: poll.rounds }),
+        feedback: spec.as_ref().and_then(Spec::feedback).map(|feedback| FeedbackInfo {
+            deadline: feedback.deadline.into(),
+            heartbeat: Some(feedback.heartbeat.into()),
+        }),
         headers: http.map(|http| http.headers.clone()).unwrap_or_default(),
         partition: kafka.and_then(|kafka| kafka.partition),
         // One that was refused when it was created has no specification.
@@ -442,6 +460,8 @@ fn attempt(of: &timers::Attempt) -> Attempt {
         worker: result.worker.clone(),
         response,
         response_b64,
+        cursor: result.cursor.clone(),
+        percent: result.percent,
     }
 }
 

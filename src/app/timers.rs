@@ -9,10 +9,11 @@ use sha2::Sha256;
 
 use crate::api::timers::model::{
     CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, RequestTimes, Soon,
-    TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName, Timers,
-    TimersError,
+    TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry, TimerCommand,
+    TimerName, Timers, TimersError,
 };
 use crate::engine::task::id::TaskId;
+use crate::engine::task::result::TaskResult;
 use crate::engine::timers::{TaskCounts, TimerId};
 use crate::engine::{Lane, UnixMillis};
 use crate::kafka::meta::Secret;
@@ -217,6 +218,24 @@ impl Timers for TimersOfInstance {
         by: Instant,
     ) -> Soon<'a, Result<TaskRetry, TimersError>> {
         Box::pin(async move { self.service()?.retry_task(id, by).await.map_err(error) })
+    }
+
+    fn task_report<'a>(
+        &'a self,
+        id: &'a TaskId,
+        (ticket, result): (&'a str, &'a str),
+        by: Instant,
+    ) -> Soon<'a, Result<TaskReport, TimersError>> {
+        Box::pin(async move {
+            let service = self.service()?;
+            // The instance that has sent it has read both.
+            let wrong = |of: &dyn std::fmt::Display| {
+                TimersError::Refused("bad_ticket".to_owned(), of.to_string())
+            };
+            let ticket = service.ticket_of(id, ticket).map_err(|bad| wrong(&bad))?;
+            let result = TaskResult::parse(result.as_bytes()).map_err(|bad| wrong(&bad))?;
+            service.report_task(id, ticket, &result, by).await.map_err(error)
+        })
     }
 
     fn task_payload<'a>(

@@ -142,7 +142,7 @@ impl Service {
         }
     }
 
-    fn place(&self, id: &TaskId) -> (Lane, TimerId) {
+    pub(super) fn place(&self, id: &TaskId) -> (Lane, TimerId) {
         (id.lane_of(self.lanes()), TimerId::task(id))
     }
 }

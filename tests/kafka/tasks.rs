@@ -4,6 +4,7 @@ mod before;
 mod calls;
 mod commands;
 mod crashes;
+mod feedback;
 mod forged;
 mod grpc;
 mod limits;

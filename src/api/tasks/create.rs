@@ -17,7 +17,7 @@ use super::{
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::request::{self, Batch, Due, Request, TaskType};
-use crate::engine::task::spec::{Address, Kind};
+use crate::engine::task::spec::{Address, Feedback, HEARTBEAT_MIN_LARGE, Kind, LARGE_BYTES};
 use crate::engine::{Millis, UnixMillis};
 
 /// Says the same as `request_id`.
@@ -214,7 +214,7 @@ fn created(submission: &Submission) -> Created {
     Created { task_id: submission.id.to_string(), trigger_at: submission.due.0 }
 }
 
-fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+pub(super) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|error| {
         let status = error.status();
         let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "no_body" };
@@ -286,8 +286,17 @@ fn checked(
     if request.spec.on_result().is_some() {
         add("on_result", "comes in a later release; want a task without it".to_owned());
     }
-    if request.spec.feedback().is_some() {
-        add("feedback", "comes in a later release; want a task without it".to_owned());
+    if let Some(Feedback { heartbeat, .. }) = request.spec.feedback() {
+        let bytes = request.value.as_ref().map_or(0, Vec::len);
+        if let Kind::Http(_) = request.spec.kind() {
+            let detail = "of an http task comes in a later release; want a task without it";
+            add("feedback", detail.to_owned());
+        } else if bytes > LARGE_BYTES && heartbeat < HEARTBEAT_MIN_LARGE {
+            let detail = format!(
+                "is {heartbeat}; want {HEARTBEAT_MIN_LARGE} or more with a value of more than {LARGE_BYTES} bytes"
+            );
+            add("feedback.heartbeat", detail);
+        }
     }
     let (at, due) = match request.due {
         Due::At(at) => ("trigger_at", at),

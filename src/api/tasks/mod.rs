@@ -13,6 +13,7 @@
 pub(super) mod create;
 pub mod model;
 mod quota;
+pub(super) mod report;
 pub(super) mod single;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +38,8 @@ use super::serve::Front;
 use super::timers::{model::Soon, no_such_method};
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Project;
-use crate::engine::timers::TaskCounts;
+use crate::engine::task::report::Report;
+use crate::engine::timers::{TaskCounts, TaskReport};
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
 pub use quota::{Quotas, count_pending};
@@ -112,6 +114,8 @@ pub enum Failure {
     NotRetryable(String),
     /// What was to be sent is not there any more.
     PayloadGone(String),
+    /// The ticket of an executor is none of this task.
+    WrongTicket(String),
     /// The record is larger than the intake takes.
     TooLarge(String),
     /// The token of a page is none, was altered, or was given for another filter.
@@ -134,6 +138,9 @@ impl From<Failure> for Problem {
             Failure::NoTask => single::nobody(),
             Failure::NotRetryable(detail) => {
                 Self::new(StatusCode::CONFLICT, "not_retryable", detail)
+            }
+            Failure::WrongTicket(detail) => {
+                Self::new(StatusCode::FORBIDDEN, "wrong_ticket", detail)
             }
             Failure::BadPage(detail) => Self::bad("bad_page", "query.page", detail),
             Failure::PayloadGone(detail) => Self::new(StatusCode::CONFLICT, "payload_gone", detail),
@@ -199,16 +206,32 @@ pub trait Desk: Send + Sync + 'static {
     /// # Errors
     /// See [`Failure`].
     fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>>;
+    /// Whether a ticket is one of this task, of whatever turn.
+    ///
+    /// # Errors
+    /// [`Failure::WrongTicket`]; [`Failure::Moving`] while the instance starts.
+    fn is_ticket(&self, id: &TaskId, ticket: &str) -> Result<(), Failure>;
+    /// Takes what the executor of a task says, with a ticket that is one of this task.
+    ///
+    /// # Errors
+    /// See [`Failure`]. To report again is safe.
+    fn report<'a>(
+        &'a self,
+        id: &'a TaskId,
+        report: &'a Report,
+    ) -> Soon<'a, Result<TaskReport, Failure>>;
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; `:retry` is a part of the last segment.
-pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 5] {
+pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 7] {
     [
         ("/v1/tasks", get(single::list)),
         ("/v1/tasks/http", post(create::http)),
         ("/v1/tasks/kafka", post(create::kafka)),
         (BATCH_CREATE, post(create::batch)),
         ("/v1/tasks/{id}", get(single::get).delete(single::cancel).post(single::act)),
+        ("/v1/tasks/{id}/result", post(report::result)),
+        ("/v1/tasks/{id}/heartbeat", post(report::heartbeat)),
     ]
 }
 

@@ -59,6 +59,17 @@ pub struct PollInfo {
     pub rounds: u32,
 }
 
+/// By when the executor of a task has to report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct FeedbackInfo {
+    /// So long after it was handed over a turn has failed of which nothing was heard: from 1 s to 30 d.
+    pub deadline: Length,
+    /// From the first heartbeat on, the same without another one: from 2 s, with a value above 64 KiB from 30 s, to `deadline`;
+    /// `deadline` if nothing is said.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat: Option<Length>,
+}
+
 /// Who hears how a task ended: exactly one of the three.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResultTo {
@@ -167,6 +178,9 @@ pub struct KafkaTask {
     /// Headers of the record. A list of [name, value] pairs is taken, too.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub headers: BTreeMap<String, String>,
+    /// The task goes on after its record was delivered, until an executor reports.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackInfo>,
 }
 
 /// A request for one task, in a batch.
@@ -258,7 +272,7 @@ pub enum TaskStatus {
     Delay,
     /// It is due, and waits for a worker or for what `waits_for` names.
     Ready,
-    /// Its call is open.
+    /// Its call is open, or its executor is to report.
     Running,
     /// It is done.
     Finished,
@@ -343,7 +357,7 @@ pub struct Attempt {
     /// The status that the other side answered with.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<u16>,
-    /// `finished`, `failed`, `gone`, `not_yet` or `interrupted`.
+    /// `finished`, `failed`, `gone`, `not_yet` or `interrupted`; `started`: its executor has given a sign, and works.
     pub outcome: String,
     /// What went wrong.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -357,6 +371,93 @@ pub struct Attempt {
     /// The same in base64, if it is not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub response_b64: Option<String>,
+    /// How far its executor said that it came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same for people, from 0 to 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+}
+
+/// What came of a turn of a task with feedback, as its executor says.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct ResultReport {
+    /// `finished`; `failed`: it is to be tried again, if retries are left; `gone`: it is not.
+    pub outcome: String,
+    /// `x-delay-ticket` of the record.
+    pub ticket: String,
+    /// What went wrong: one line, at most 200 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    /// With `failed`: how long to wait before the next turn.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<Length>,
+    /// Who says so: one line, at most 255 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// How far it came: one line, at most 256 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same for people, from 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+}
+
+/// A sign that the executor of a turn is at work.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct HeartbeatReport {
+    /// `x-delay-ticket` of the record.
+    pub ticket: String,
+    /// Who says so: one line, at most 255 bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
+    /// How far it is: one line, at most 256 bytes. The next turn is told, if this one is lost.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+    /// The same for people, from 0 to 100.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub percent: Option<u8>,
+}
+
+/// What became of a task by a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ReportOutcome {
+    /// It is finished.
+    Finished,
+    /// It waits for its next turn.
+    Retrying,
+    /// It has failed, and is not tried again.
+    Failed,
+    /// It was cancelled before.
+    Cancelled,
+}
+
+impl ReportOutcome {
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Finished => "finished",
+            Self::Retrying => "retrying",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+}
+
+/// The answer to a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ReportAnswer {
+    /// What became of the task.
+    pub outcome: ReportOutcome,
+}
+
+/// The answer to a heartbeat.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct HeartbeatAnswer {
+    /// By when the next heartbeat or the result has to be there, in epoch milliseconds.
+    pub next_at: u64,
 }
 
 /// A task as it is now.
@@ -398,6 +499,9 @@ pub struct TaskView {
     /// It asks again until the thing has happened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollInfo>,
+    /// Its executor reports what comes of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackInfo>,
     /// Headers of its calls, as [name, value].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,

@@ -29,14 +29,14 @@ pub(in crate::api) fn nobody() -> Problem {
     Problem::new(StatusCode::NOT_FOUND, "unknown_task", detail)
 }
 
-fn id_of(uri: &Uri, end: &str) -> Result<TaskId, Problem> {
+pub(super) fn id_of(uri: &Uri, end: &str) -> Result<TaskId, Problem> {
     let path = uri.path().strip_suffix(end).unwrap_or_default();
     let text = params::id_of_path(path, TASKS)?;
     TaskId::parse(&text).map_err(|error| Problem::bad("bad_id", "path.id", error.to_string()))
 }
 
 /// The task, if this caller may know of it.
-async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<TaskView, Problem> {
+pub(super) async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<TaskView, Problem> {
     let task = within(LOOK_MAX, tasks.desk.get(id)).await??;
     task.filter(|task| caller.sees(&task.project)).ok_or_else(nobody)
 }

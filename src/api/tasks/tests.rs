@@ -19,6 +19,7 @@ use super::super::{Gate, Hosts};
 use super::model::*;
 use super::*;
 use crate::engine::task::registry::{Change, Registry};
+use crate::engine::task::result::Outcome;
 
 pub(in crate::api) const NOW: u64 = 1_795_293_475_106;
 const LANES: u16 = 6;
@@ -34,6 +35,9 @@ pub(in crate::api) struct World {
     pub(in crate::api) counts: BTreeMap<String, TaskCounts>,
     cancelled: Vec<String>,
     retried: Vec<String>,
+    /// What executors said, and what becomes of that.
+    reported: Vec<(String, Report)>,
+    report: Option<TaskReport>,
     /// What a cancel becomes; `None`: it hangs.
     pub(in crate::api) outcome: Option<CancelOutcome>,
     /// The filter of the last list.
@@ -129,6 +133,36 @@ impl Desk for Fake {
         world.retried.push(id.to_string());
         let task = world.tasks.get(id.as_str()).cloned().ok_or(Failure::NoTask);
         Box::pin(ready(world.fails(()).and(task)))
+    }
+
+    fn is_ticket(&self, _: &TaskId, ticket: &str) -> Result<(), Failure> {
+        let is_ours = ticket != FORGED;
+        is_ours.then_some(()).ok_or_else(|| Failure::WrongTicket("want the ticket".to_owned()))
+    }
+
+    fn report<'a>(
+        &'a self,
+        id: &'a TaskId,
+        report: &'a Report,
+    ) -> Soon<'a, Result<TaskReport, Failure>> {
+        Box::pin(ready(self.taken(id, report)))
+    }
+}
+
+/// A ticket of a task, and one of no task.
+const TICKET: &str = "ours";
+const FORGED: &str = "theirs";
+
+impl Fake {
+    fn taken(&self, id: &TaskId, report: &Report) -> Result<TaskReport, Failure> {
+        let mut world = self.0.lock();
+        world.reported.push((id.to_string(), report.clone()));
+        let by_itself = match report.result.outcome {
+            Outcome::Started => TaskReport::Running(UnixMillis(NOW)),
+            _ => TaskReport::Finished,
+        };
+        let report = world.report.unwrap_or(by_itself);
+        world.fails(report)
     }
 }
 
@@ -302,6 +336,7 @@ pub(in crate::api) fn task(id: &str, project: &str) -> TaskView {
         timeout: Some(Length::Seconds(5)),
         expect: Some("2xx".to_owned()),
         poll: Some(PollInfo { interval: Length::Seconds(60), rounds: 9 }),
+        feedback: None,
         headers: vec![("x-a".to_owned(), "b".to_owned())],
         topic: None,
         partition: None,
@@ -593,6 +628,83 @@ async fn a_cancel_that_hangs_is_pending_when_its_wait_is_over() {
 }
 
 #[tokio::test]
+async fn a_record_may_be_reported_on_and_a_call_not_yet() {
+    let api = Api::new();
+    let record = |more: Value| {
+        let mut task = json!({
+            "project": "shop", "group": "g", "delay": 1, "topic": "orders", "value": "x",
+        });
+        for (name, value) in more.as_object().expect("fields") {
+            task[name] = value.clone();
+        }
+        task
+    };
+    let large = "x".repeat((64 << 10) + 1);
+    let soon = json!({"deadline": "1h", "heartbeat": "5s"});
+    #[rustfmt::skip]
+    let cases = [
+        (record(json!({"feedback": {"deadline": "1h"}})),                                  201, ""),
+        (record(json!({"feedback": soon})),                                                201, ""),
+        (record(json!({"feedback": soon, "value": large})),                                422, "feedback.heartbeat"),
+        (record(json!({"feedback": {"deadline": "1h", "heartbeat": 30}, "value": large})), 201, ""),
+        (record(json!({"feedback": {}})),                                                  422, "feedback.deadline"),
+    ];
+    for (task, status, at) in cases {
+        let told = api.ask("", "POST", "/v1/tasks/kafka", &task).await;
+        assert_eq!(told.status, status, "{told:?}");
+        let found = told.json["errors"][0]["at"].as_str().unwrap_or_default();
+        assert_eq!(found, at, "{told:?}");
+    }
+    let told = api.create(&json!({"feedback": {"deadline": "1h"}})).await;
+    assert_eq!((told.status, &told.json["errors"][0]["at"]), (422, &json!("feedback")), "{told:?}");
+}
+
+#[tokio::test]
+async fn an_executor_hears_what_became_of_what_it_said() {
+    let api = Api::new();
+    let result = json!({"outcome": "finished", "ticket": TICKET, "worker": "w"});
+    let beat = json!({"ticket": TICKET, "cursor": "row:7", "percent": 70});
+    let ended = |outcome: &str| json!({ "outcome": outcome });
+    #[rustfmt::skip]
+    let cases = [
+        (TaskReport::Finished,               200, ended("finished"),  409, "stale"),
+        (TaskReport::Retrying,               200, ended("retrying"),  409, "stale"),
+        (TaskReport::Failed,                 200, ended("failed"),    409, "stale"),
+        (TaskReport::Cancelled,              200, ended("cancelled"), 409, "stale"),
+        (TaskReport::Stale,                  409, json!("stale"),        409, "stale"),
+        (TaskReport::Open,                   409, json!("attempt_open"), 409, "attempt_open"),
+        (TaskReport::Absent,                 404, json!("unknown_task"), 404, "unknown_task"),
+        (TaskReport::Pending,                503, json!("lane_moving"),  503, "lane_moving"),
+        (TaskReport::Running(UnixMillis(9)), 500, json!("internal_error"), 200, ""),
+    ];
+    for (became, status, want, of_beat, code) in cases {
+        api.world().report = Some(became);
+        let told = api.ask("", "POST", "/v1/tasks/a1/result", &result).await;
+        let found = if status == 200 { told.json.clone() } else { json!(told.code()) };
+        assert_eq!((told.status, found), (status, want), "{became:?}");
+        let told = api.ask("", "POST", "/v1/tasks/a1/heartbeat", &beat).await;
+        assert_eq!((told.status, told.code()), (of_beat, code), "{became:?}");
+        if of_beat == 200 {
+            assert_eq!(told.json, json!({"next_at": 9}));
+        }
+    }
+    let reported = std::mem::take(&mut api.world().reported);
+    assert_eq!(reported.len(), 18);
+    let (id, said) = &reported[1];
+    assert_eq!((&**id, said.result.cursor.as_deref()), ("a1", Some("row:7")));
+    // What is wrong is not taken, and a ticket of somebody else neither.
+    let forged = json!({"outcome": "finished", "ticket": FORGED});
+    let told = api.ask("", "POST", "/v1/tasks/a1/result", &forged).await;
+    assert_eq!((told.status, told.code()), (403, "wrong_ticket"));
+    let told = api.ask("", "POST", "/v1/tasks/a1/heartbeat", &json!({"percent": 101})).await;
+    assert_eq!((told.status, told.code()), (422, "wrong_fields"));
+    let wrong = json!({"outcome": "started", "ticket": TICKET});
+    let told = api.ask("", "POST", "/v1/tasks/a1/result", &wrong).await;
+    assert_eq!((told.status, told.code()), (422, "wrong_fields"));
+    assert!(api.world().reported.is_empty());
+}
+
+#[tokio::test]
 async fn each_failure_has_its_status_and_says_when_to_come_back() {
     let api = Api::new();
     let text = || "why".to_owned();
@@ -634,6 +746,8 @@ async fn a_token_does_what_its_role_allows_in_its_projects() {
     api.put_task("other", "bank");
     api.world().outcome = Some(CancelOutcome::Cancelled);
     let (none, own, foreign) = (Value::Null, call(&Value::Null), call(&json!({"project": "bank"})));
+    api.world().report = Some(TaskReport::Finished);
+    let result = json!({"outcome": "finished", "ticket": TICKET});
     #[rustfmt::skip]
     let cases: &[(&str, &str, &str, &Value, u16, &str)] = &[
         ("",       "GET",    "/v1/tasks/mine",         &none,    401, "no_credentials"),
@@ -649,6 +763,9 @@ async fn a_token_does_what_its_role_allows_in_its_projects() {
         ("writer", "DELETE", "/v1/tasks/mine",         &none,    200, ""),
         ("writer", "DELETE", "/v1/tasks/other",        &none,    404, "unknown_task"),
         ("writer", "POST",   "/v1/tasks/other:retry",  &none,    404, "unknown_task"),
+        ("reader", "POST",   "/v1/tasks/mine/result",  &result,  403, "role_denied"),
+        ("writer", "POST",   "/v1/tasks/mine/result",  &result,  200, ""),
+        ("writer", "POST",   "/v1/tasks/other/result", &result,  404, "unknown_task"),
         ("reader", "POST",   "/v1/tasks/mine:retry",   &none,    403, "role_denied"),
         ("reader", "GET",    "/v1/tasks?project=bank", &none,    404, "unknown_project"),
         ("writer", "PUT",    "/v1/projects/shop",      &none,    415, "not_json_type"),

@@ -15,8 +15,8 @@ use crate::engine::task::id::TaskId;
 use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
     CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
-    TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskRetry, TimerCommand, TimerName,
-    TimerState,
+    TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry, TimerCommand,
+    TimerName, TimerState,
 };
 
 /// Where a page ended: what is behind it comes next.
@@ -208,6 +208,16 @@ pub trait Timers: Send + Sync + 'static {
         id: &'a TaskId,
         by: Instant,
     ) -> Soon<'a, Result<TaskRetry, TimersError>>;
+    /// Takes what the executor of a task says, as JSON, with the ticket of its turn.
+    ///
+    /// # Errors
+    /// See [`TimersError`]. To report again is safe.
+    fn task_report<'a>(
+        &'a self,
+        id: &'a TaskId,
+        report: (&'a str, &'a str),
+        by: Instant,
+    ) -> Soon<'a, Result<TaskReport, TimersError>>;
     /// What a task sends; `None`: that is not there any more.
     ///
     /// # Errors

@@ -11,15 +11,16 @@ use super::super::gate::Kind;
 use super::deadline::{self, Deadline};
 use super::list::{ROUNDS_MAX, merged};
 use super::model::{
-    Cursor, Page, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskRetry, Timers,
-    TimersError,
+    Cursor, Page, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport,
+    TaskRetry, Timers, TimersError,
 };
 use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, fault};
 use super::token::{self, BadToken};
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
+use crate::engine::task::result::TaskResult;
 
-/// What an owner of lanes is asked about tasks. Only a retry changes anything.
+/// What an owner of lanes is asked about tasks. Only a retry and a report change anything.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) enum TaskQuestion {
     /// The task of this id, of the one lane.
@@ -32,6 +33,8 @@ pub(super) enum TaskQuestion {
     Cancelled(String),
     /// The task of this id, of the one lane, is to be called now.
     Retry(TaskId),
+    /// What the executor of the task of this id, of the one lane, says with this ticket.
+    Report { id: TaskId, ticket: String, result: String },
     /// What the task of this id, of the one lane, sends.
     Payload(TaskId),
 }
@@ -44,6 +47,7 @@ pub(super) enum TaskReply {
     Counted(BTreeMap<String, TaskCounts>),
     Cancelled(TaskCancel),
     Retried(TaskRetry),
+    Reported(TaskReport),
     Payload(Option<Box<TaskPayload>>),
 }
 
@@ -53,7 +57,7 @@ impl TaskQuestion {
         match self {
             Self::Find(_) => Kind::Look,
             Self::Page { .. } | Self::Count(_) => Kind::Large,
-            Self::Cancelled(_) | Self::Retry(_) => Kind::Wait,
+            Self::Cancelled(_) | Self::Retry(_) | Self::Report { .. } => Kind::Wait,
             // It may have a megabyte, and takes as long as a search does.
             Self::Payload(_) => Kind::Large,
         }
@@ -61,7 +65,7 @@ impl TaskQuestion {
 
     /// Whether something is done for it.
     pub(super) fn is_change(&self) -> bool {
-        matches!(self, Self::Retry(_))
+        matches!(self, Self::Retry(_) | Self::Report { .. })
     }
 }
 
@@ -96,6 +100,10 @@ pub(super) async fn answer(
         }
         TaskQuestion::Retry(id) => {
             TaskReply::Retried(timers.task_retry(id, deadline.request_times().by).await?)
+        }
+        TaskQuestion::Report { id, ticket, result } => {
+            let by = deadline.request_times().by;
+            TaskReply::Reported(timers.task_report(id, (ticket, result), by).await?)
         }
         TaskQuestion::Payload(id) => {
             let payload = timers.task_payload(id, deadline.request_times().by).await?;
@@ -137,6 +145,28 @@ impl TaskOwners {
         let what = PeerRequest::Task(TaskQuestion::Retry(id.clone()));
         match self.0.one(lane, what, deadline).await? {
             PeerReply::Task(TaskReply::Retried(end)) => Ok(end),
+            _ => Err(fault()),
+        }
+    }
+
+    /// Hands what an executor says to the owner of this lane, and hears what becomes of that.
+    ///
+    /// # Errors
+    /// See [`TimersError`]. To report again is safe.
+    pub async fn report(
+        &self,
+        lane: u16,
+        id: &TaskId,
+        ticket: &str,
+        result: &TaskResult,
+    ) -> Result<TaskReport, TimersError> {
+        // A failure needs its payload, which is searched for.
+        let most = if result.outcome.carries_payload() { deadline::SEARCH } else { deadline::LOOK };
+        let deadline = Deadline::new(Instant::now(), most);
+        let (id, ticket, result) = (id.clone(), ticket.to_owned(), result.to_json());
+        let what = PeerRequest::Task(TaskQuestion::Report { id, ticket, result });
+        match self.0.one(lane, what, deadline).await? {
+            PeerReply::Task(TaskReply::Reported(report)) => Ok(report),
             _ => Err(fault()),
         }
     }
