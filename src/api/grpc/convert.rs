@@ -98,12 +98,48 @@ fn base(
     put_span(&mut map, "window", options.window);
     put_span(&mut map, "timeout", options.timeout);
     put_text(&mut map, "service", options.named_service);
+    if let Some(feedback) = options.feedback {
+        let mut fields = Map::new();
+        put_span(&mut fields, "deadline", feedback.deadline);
+        put_span(&mut fields, "heartbeat", feedback.heartbeat);
+        map.insert("feedback".to_owned(), fields.into());
+    }
     if let Some(poll) = options.poll {
         let mut fields = Map::new();
         put_span(&mut fields, "interval", poll.interval);
         put(&mut fields, "rounds", poll.rounds, poll.rounds != 0);
         map.insert("poll".to_owned(), fields.into());
     }
+    map
+}
+
+/// What every report of an executor has, as its reader takes it.
+pub(super) fn report_fields(
+    (ticket, worker, cursor): (String, String, String),
+    percent: Option<u32>,
+) -> Map<String, Value> {
+    let mut map = Map::new();
+    put_text(&mut map, "ticket", ticket);
+    put_text(&mut map, "worker", worker);
+    put_text(&mut map, "cursor", cursor);
+    if let Some(percent) = percent {
+        map.insert("percent".to_owned(), percent.into());
+    }
+    map
+}
+
+/// What came of a turn, as its reader takes it.
+pub(super) fn result_fields(of: v1::ReportResultRequest) -> Map<String, Value> {
+    let mut map = report_fields((of.ticket, of.worker, of.cursor), of.percent);
+    match v1::ReportedOutcome::try_from(of.outcome) {
+        Ok(v1::ReportedOutcome::Unspecified) => {}
+        Ok(v1::ReportedOutcome::Finished) => put(&mut map, "outcome", "finished", true),
+        Ok(v1::ReportedOutcome::Failed) => put(&mut map, "outcome", "failed", true),
+        Ok(v1::ReportedOutcome::Gone) => put(&mut map, "outcome", "gone", true),
+        Err(_) => put(&mut map, "outcome", of.outcome, true),
+    }
+    put_text(&mut map, "error", of.error);
+    put_span(&mut map, "retry_after", of.retry_after);
     map
 }
 
@@ -201,6 +237,8 @@ fn attempt(of: model::Attempt) -> v1::Attempt {
         error: of.error.unwrap_or_default(),
         worker: of.worker.unwrap_or_default(),
         response: bytes(of.response, of.response_b64.as_deref()).unwrap_or_default(),
+        cursor: of.cursor.unwrap_or_default(),
+        percent: of.percent.map(u32::from),
     }
 }
 
@@ -329,6 +367,10 @@ pub(super) fn task(of: TaskView) -> v1::Task {
         paused_by: of.paused_by.into_iter().map(|by| paused_by(by).to_owned()).collect(),
         ended_at: maybe_time(of.ended_at),
         code: of.code.unwrap_or_default(),
+        feedback: of.feedback.map(|of| v1::Feedback {
+            deadline: length(&of.deadline),
+            heartbeat: of.heartbeat.as_ref().and_then(length),
+        }),
     }
 }
 

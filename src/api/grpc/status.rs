@@ -20,7 +20,8 @@ pub(super) fn code_of(problem: &Problem) -> Code {
         (StatusCode::NOT_FOUND, _) => Code::NotFound,
         (StatusCode::METHOD_NOT_ALLOWED, _) => Code::Unimplemented,
         (StatusCode::REQUEST_TIMEOUT, _) => Code::DeadlineExceeded,
-        (StatusCode::CONFLICT, "revision_conflict") => Code::Aborted,
+        (StatusCode::CONFLICT, "revision_conflict" | "stale") => Code::Aborted,
+        (StatusCode::CONFLICT, "attempt_open") => Code::Unavailable,
         (StatusCode::CONFLICT, "no_room") | (StatusCode::TOO_MANY_REQUESTS, _) => {
             Code::ResourceExhausted
         }
@@ -33,7 +34,8 @@ pub(super) fn code_of(problem: &Problem) -> Code {
 
 /// A field by its name in the messages: over HTTP what is ours stands beside the others.
 pub(super) fn field(at: &str) -> String {
-    const OPTIONS: [&str; 6] = ["delay", "poll", "expires_at", "window", "timeout", "service"];
+    const OPTIONS: [&str; 7] =
+        ["delay", "poll", "feedback", "expires_at", "window", "timeout", "service"];
     let at = at.strip_prefix("body.").or_else(|| at.strip_prefix("path.")).unwrap_or(at);
     let first = at.split(['.', '[']).next().unwrap_or_default();
     match first {

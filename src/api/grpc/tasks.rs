@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
 use tonic::{Request, Response, Status};
 use waterclock_proto::v1;
 use waterclock_proto::v1::new_task::Task as New;
@@ -17,7 +18,11 @@ use crate::engine::UnixMillis;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::is_name;
+use crate::engine::task::report;
 use crate::engine::task::request::{self, BATCH_MAX, TaskType};
+
+/// Bytes of a report, as its reader takes them.
+const REPORT_BYTES_MAX: usize = 128 << 10;
 
 /// See the module.
 pub(super) struct Service(pub(super) tasks::Tasks);
@@ -190,6 +195,37 @@ impl v1::tasks_server::Tasks for Service {
         let answer = answer.map_err(told)?;
         let outcome = convert::outcome(answer.outcome).into();
         Ok(Response::new(v1::CancelTaskResponse { task_id: answer.task_id, outcome }))
+    }
+
+    async fn report_result(
+        &self,
+        request: Request<v1::ReportResultRequest>,
+    ) -> Answered<v1::ReportResultResponse> {
+        let (caller, _) = asked_by(&request)?;
+        let asked = request.into_inner();
+        let id = id_of(&asked.task_id)?;
+        let fields = Value::from(convert::result_fields(asked)).to_string();
+        let read = report::read_result(fields.as_bytes(), REPORT_BYTES_MAX);
+        let report = read.map_err(|wrongs| of_problem(&Problem::wrong_fields(&wrongs)))?;
+        let outcome = tasks::report::take_result(&self.0, &caller, &id, &report).await;
+        let outcome = outcome.map_err(told)?.as_str().to_owned();
+        Ok(Response::new(v1::ReportResultResponse { outcome }))
+    }
+
+    async fn heartbeat(
+        &self,
+        request: Request<v1::HeartbeatRequest>,
+    ) -> Answered<v1::HeartbeatResponse> {
+        let (caller, _) = asked_by(&request)?;
+        let asked = request.into_inner();
+        let id = id_of(&asked.task_id)?;
+        let texts = (asked.ticket, asked.worker, asked.cursor);
+        let fields = Value::from(convert::report_fields(texts, asked.percent)).to_string();
+        let read = report::read_heartbeat(fields.as_bytes(), REPORT_BYTES_MAX);
+        let report = read.map_err(|wrongs| of_problem(&Problem::wrong_fields(&wrongs)))?;
+        let next_at = tasks::report::take_heartbeat(&self.0, &caller, &id, &report).await;
+        let next_at = i64::try_from(next_at.map_err(told)?.0).unwrap_or(i64::MAX);
+        Ok(Response::new(v1::HeartbeatResponse { next_at }))
     }
 
     async fn retry_task(&self, request: Request<v1::RetryTaskRequest>) -> Answered<v1::Task> {

@@ -19,9 +19,11 @@ use waterclock_proto::v1::{self, header::Content, new_task};
 
 use super::super::auth::Peer;
 use super::super::tasks::Failure;
-use super::super::tasks::model::CancelOutcome;
-use super::super::tasks::tests::{Api, NOW, task};
+use super::super::tasks::model::{CancelOutcome, FeedbackInfo, Length};
+use super::super::tasks::tests::{Api, FORGED, NOW, TICKET, task};
 use super::convert::Span;
+use crate::engine::UnixMillis;
+use crate::engine::timers::TaskReport;
 
 /// What a client speaks to: the router, from this machine.
 #[derive(Clone)]
@@ -134,6 +136,7 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
             expires_at: NOW as i64 + 60_000,
             timeout: span(7, 0),
             window: span(5, 0),
+            feedback: None,
             named_service: "billing".to_owned(),
         }),
         ..call()
@@ -170,11 +173,16 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
         partition: Some(3),
         headers: vec![header("a", "b")],
         request_id: "o-18".to_owned(),
+        options: Some(v1::Options {
+            delay: span(900, 0),
+            feedback: Some(v1::Feedback { deadline: span(3_600, 0), heartbeat: span(30, 0) }),
+            ..v1::Options::default()
+        }),
         ..record()
     };
     let same = json!({
         "project": "shop", "group": "orders", "delay": "15m", "topic": "orders.late", "partition": 3, "key": "k", "value": "v",
-        "headers": {"a": "b"}, "request_id": "o-18",
+        "headers": {"a": "b"}, "request_id": "o-18", "feedback": {"deadline": "1h", "heartbeat": 30},
     });
     client.create_kafka_task(everything.clone()).await.expect("created");
     assert_eq!(api.ask("", "POST", "/v1/tasks/kafka", &same).await.status, 201);
@@ -452,6 +460,69 @@ async fn a_cancel_and_a_retry_say_what_became_of_them() {
 }
 
 #[tokio::test]
+async fn an_executor_reports_over_grpc_as_over_http() {
+    let api = Api::new();
+    let mut client = tasks(&api, "");
+    let result = v1::ReportResultRequest {
+        task_id: "a1".to_owned(),
+        ticket: TICKET.to_owned(),
+        outcome: v1::ReportedOutcome::Failed.into(),
+        error: "no stock".to_owned(),
+        retry_after: span(60, 0),
+        worker: "w".to_owned(),
+        cursor: "row:7".to_owned(),
+        percent: Some(70),
+    };
+    let beat = v1::HeartbeatRequest {
+        task_id: "a1".to_owned(),
+        ticket: TICKET.to_owned(),
+        worker: "w".to_owned(),
+        cursor: "row:7".to_owned(),
+        percent: Some(0),
+    };
+    api.world().report = Some(TaskReport::Retrying);
+    let told = client.report_result(result.clone()).await.expect("taken").into_inner();
+    assert_eq!(told.outcome, "retrying");
+    api.world().report = Some(TaskReport::Running(UnixMillis(9)));
+    let told = client.heartbeat(beat.clone()).await.expect("taken").into_inner();
+    assert_eq!(told.next_at, 9);
+    let over_grpc: Vec<_> = api.world().reported.drain(..).collect();
+    let same = json!({
+        "outcome": "failed", "ticket": TICKET, "error": "no stock", "retry_after": "1m", "worker": "w", "cursor": "row:7", "percent": 70,
+    });
+    api.ask("", "POST", "/v1/tasks/a1/result", &same).await;
+    let same = json!({"ticket": TICKET, "worker": "w", "cursor": "row:7", "percent": 0});
+    api.ask("", "POST", "/v1/tasks/a1/heartbeat", &same).await;
+    assert_eq!(over_grpc, api.world().reported);
+    api.world().reported.clear();
+    #[rustfmt::skip]
+    let cases = [
+        (TaskReport::Stale,   Code::Aborted,     "stale"),
+        (TaskReport::Open,    Code::Unavailable, "attempt_open"),
+        (TaskReport::Absent,  Code::NotFound,    "unknown_task"),
+        (TaskReport::Pending, Code::Unavailable, "lane_moving"),
+    ];
+    for (became, code, why) in cases {
+        api.world().report = Some(became);
+        for status in [
+            client.report_result(result.clone()).await.expect_err(why),
+            client.heartbeat(beat.clone()).await.expect_err(why),
+        ] {
+            assert_eq!((status.code(), reason(&status).as_str()), (code, why));
+        }
+    }
+    let forged = v1::ReportResultRequest { ticket: FORGED.to_owned(), ..result.clone() };
+    let status = client.report_result(forged).await.expect_err("forged");
+    assert_eq!((status.code(), reason(&status).as_str()), (Code::PermissionDenied, "wrong_ticket"));
+    for outcome in [0, 99] {
+        let wrong = v1::ReportResultRequest { outcome, ticket: String::new(), ..result.clone() };
+        let mut seen = fields(&client.report_result(wrong).await.expect_err("wrong"));
+        seen.sort_unstable();
+        assert_eq!(seen, ["outcome", "ticket"]);
+    }
+}
+
+#[tokio::test]
 async fn a_project_and_its_services_are_put_shown_and_changed_as_over_http() {
     let api = Api::with_tokens();
     let mut client = projects(&api, "admin");
@@ -585,6 +656,8 @@ fn a_message_has_what_http_shows() {
     shown.code = Some("c".to_owned());
     shown.last = shown.attempts.first().cloned();
     shown.payload = Some(Default::default());
+    shown.feedback =
+        Some(FeedbackInfo { deadline: Length::Seconds(1), heartbeat: Some(Length::Seconds(1)) });
     let names = serde_json::to_value(&shown).expect("JSON");
     for name in names.as_object().expect("an object").keys() {
         assert!(message.contains(&format!(" {name} = ")), "{name} is in no message");

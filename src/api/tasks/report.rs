@@ -1,6 +1,6 @@
 //! What executors say of their turns.
 //!
-//! [`take`] knows nothing of HTTP: whatever speaks to executors calls it.
+//! [`take_result`] and [`take_heartbeat`] know nothing of HTTP: gRPC calls them, too.
 
 use axum::Extension;
 use axum::body::Bytes;
@@ -26,7 +26,7 @@ const HEARTBEAT: &str = "/heartbeat";
 
 /// What is answered of feedback that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::api) enum Taken {
+enum Taken {
     /// The turn has ended.
     Ended(ReportOutcome),
     /// It goes on, and is to report again by then.
@@ -37,7 +37,7 @@ pub(in crate::api) enum Taken {
 ///
 /// # Errors
 /// It does not count, or it is not known whether it does. What to do then stands in the problem.
-pub(in crate::api) async fn take(
+async fn take(
     tasks: &Tasks,
     caller: &Caller,
     id: &TaskId,
@@ -73,6 +73,44 @@ pub(in crate::api) async fn take(
     }
 }
 
+/// Takes what came of a turn, and says what became of the task by that.
+///
+/// # Errors
+/// As of [`take`].
+pub(in crate::api) async fn take_result(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+    report: &Report,
+) -> Result<ReportOutcome, Problem> {
+    match take(tasks, caller, id, report).await? {
+        Taken::Ended(outcome) => Ok(outcome),
+        Taken::Running(_) => {
+            let detail = "the lane took a result for a heartbeat; see the log";
+            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail))
+        }
+    }
+}
+
+/// Takes a heartbeat, and says by when to report again.
+///
+/// # Errors
+/// As of [`take`].
+pub(in crate::api) async fn take_heartbeat(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+    report: &Report,
+) -> Result<UnixMillis, Problem> {
+    match take(tasks, caller, id, report).await? {
+        Taken::Running(next_at) => Ok(next_at),
+        Taken::Ended(outcome) => {
+            let detail = format!("the task is {}: stop working on it", outcome.as_str());
+            Err(Problem::new(StatusCode::CONFLICT, "stale", detail))
+        }
+    }
+}
+
 /// Takes what came of a turn of a task with feedback.
 #[utoipa::path(
     post,
@@ -96,13 +134,8 @@ pub(in crate::api) async fn result(
     let id = id_of(&uri, RESULT)?;
     let report = report::read_result(&whole(body)?, SMALL_BYTES_MAX);
     let report = report.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-    match take(&tasks, &caller, &id, &report).await? {
-        Taken::Ended(outcome) => Ok(json(StatusCode::OK, ReportAnswer { outcome })),
-        Taken::Running(_) => {
-            let detail = "the lane took a result for a heartbeat; see the log";
-            Err(Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "internal_error", detail))
-        }
-    }
+    let outcome = take_result(&tasks, &caller, &id, &report).await?;
+    Ok(json(StatusCode::OK, ReportAnswer { outcome }))
 }
 
 /// Takes a sign that the executor of a turn is at work.
@@ -128,11 +161,6 @@ pub(in crate::api) async fn heartbeat(
     let id = id_of(&uri, HEARTBEAT)?;
     let report = report::read_heartbeat(&whole(body)?, SMALL_BYTES_MAX);
     let report = report.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-    match take(&tasks, &caller, &id, &report).await? {
-        Taken::Running(next_at) => Ok(json(StatusCode::OK, HeartbeatAnswer { next_at: next_at.0 })),
-        Taken::Ended(outcome) => {
-            let detail = format!("the task is {}: stop working on it", outcome.as_str());
-            Err(Problem::new(StatusCode::CONFLICT, "stale", detail))
-        }
-    }
+    let next_at = take_heartbeat(&tasks, &caller, &id, &report).await?.0;
+    Ok(json(StatusCode::OK, HeartbeatAnswer { next_at }))
 }

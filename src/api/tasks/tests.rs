@@ -36,8 +36,8 @@ pub(in crate::api) struct World {
     cancelled: Vec<String>,
     retried: Vec<String>,
     /// What executors said, and what becomes of that.
-    reported: Vec<(String, Report)>,
-    report: Option<TaskReport>,
+    pub(in crate::api) reported: Vec<(String, Report)>,
+    pub(in crate::api) report: Option<TaskReport>,
     /// What a cancel becomes; `None`: it hangs.
     pub(in crate::api) outcome: Option<CancelOutcome>,
     /// The filter of the last list.
@@ -150,8 +150,8 @@ impl Desk for Fake {
 }
 
 /// A ticket of a task, and one of no task.
-const TICKET: &str = "ours";
-const FORGED: &str = "theirs";
+pub(in crate::api) const TICKET: &str = "ours";
+pub(in crate::api) const FORGED: &str = "theirs";
 
 impl Fake {
     fn taken(&self, id: &TaskId, report: &Report) -> Result<TaskReport, Failure> {

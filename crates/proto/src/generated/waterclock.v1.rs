@@ -81,6 +81,9 @@ pub struct Options {
     /// Asks again until the thing has happened. HTTP tasks only.
     #[prost(message, optional, tag = "2")]
     pub poll: ::core::option::Option<Poll>,
+    /// The task goes on after its record was delivered, until an executor reports. Kafka tasks only.
+    #[prost(message, optional, tag = "3")]
+    pub feedback: ::core::option::Option<Feedback>,
     /// It is not begun any more from then on, in epoch milliseconds.
     #[prost(int64, tag = "4")]
     pub expires_at: i64,
@@ -125,6 +128,17 @@ pub struct Poll {
     /// How many rounds at most, from 1 to 100,000.
     #[prost(uint32, tag = "2")]
     pub rounds: u32,
+}
+/// By when the executor of a task has to report.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Feedback {
+    /// So long after it was handed over a turn has failed of which nothing was heard: from 1 s to 30 d.
+    #[prost(message, optional, tag = "1")]
+    pub deadline: ::core::option::Option<::prost_types::Duration>,
+    /// From the first heartbeat on, the same without another one: from 2 s, with a value above 64 KiB from 30 s; the deadline if
+    /// nothing is said.
+    #[prost(message, optional, tag = "2")]
+    pub heartbeat: ::core::option::Option<::prost_types::Duration>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Header {
@@ -278,6 +292,60 @@ pub struct RetryTaskRequest {
     #[prost(string, tag = "1")]
     pub task_id: ::prost::alloc::string::String,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportResultRequest {
+    #[prost(string, tag = "1")]
+    pub task_id: ::prost::alloc::string::String,
+    /// x-delay-ticket of the record.
+    #[prost(string, tag = "2")]
+    pub ticket: ::prost::alloc::string::String,
+    #[prost(enumeration = "ReportedOutcome", tag = "3")]
+    pub outcome: i32,
+    /// What went wrong: one line, at most 200 bytes.
+    #[prost(string, tag = "4")]
+    pub error: ::prost::alloc::string::String,
+    /// With REPORTED_OUTCOME_FAILED: how long to wait before the next turn.
+    #[prost(message, optional, tag = "5")]
+    pub retry_after: ::core::option::Option<::prost_types::Duration>,
+    /// Who says so: one line, at most 255 bytes.
+    #[prost(string, tag = "6")]
+    pub worker: ::prost::alloc::string::String,
+    /// How far it came: one line, at most 256 bytes.
+    #[prost(string, tag = "7")]
+    pub cursor: ::prost::alloc::string::String,
+    /// The same for people, from 0 to 100.
+    #[prost(uint32, optional, tag = "8")]
+    pub percent: ::core::option::Option<u32>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportResultResponse {
+    /// What became of the task: finished, retrying, failed or cancelled.
+    #[prost(string, tag = "1")]
+    pub outcome: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatRequest {
+    #[prost(string, tag = "1")]
+    pub task_id: ::prost::alloc::string::String,
+    /// x-delay-ticket of the record.
+    #[prost(string, tag = "2")]
+    pub ticket: ::prost::alloc::string::String,
+    /// Who says so: one line, at most 255 bytes.
+    #[prost(string, tag = "3")]
+    pub worker: ::prost::alloc::string::String,
+    /// How far it is: one line, at most 256 bytes. The next turn is told, if this one is lost.
+    #[prost(string, tag = "4")]
+    pub cursor: ::prost::alloc::string::String,
+    /// The same for people, from 0 to 100.
+    #[prost(uint32, optional, tag = "5")]
+    pub percent: ::core::option::Option<u32>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatResponse {
+    /// By when the next heartbeat or the result has to be there, in epoch milliseconds.
+    #[prost(int64, tag = "1")]
+    pub next_at: i64,
+}
 /// A task as it is now. All times are in epoch milliseconds.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Task {
@@ -369,6 +437,9 @@ pub struct Task {
     /// Why it failed: the code of its dead letter.
     #[prost(string, tag = "35")]
     pub code: ::prost::alloc::string::String,
+    /// Its executor reports what comes of it.
+    #[prost(message, optional, tag = "36")]
+    pub feedback: ::core::option::Option<Feedback>,
 }
 /// A turn in which a call was made and ended.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -385,7 +456,7 @@ pub struct Attempt {
     /// The status that the other side answered with; 0: it did not answer.
     #[prost(uint32, tag = "4")]
     pub status: u32,
-    /// finished, failed, gone, not_yet or interrupted.
+    /// finished, failed, gone, not_yet or interrupted; started: its executor has given a sign, and works.
     #[prost(string, tag = "5")]
     pub outcome: ::prost::alloc::string::String,
     /// What went wrong.
@@ -397,6 +468,12 @@ pub struct Attempt {
     /// How the answer begins, at most 1 KiB of it.
     #[prost(bytes = "vec", tag = "8")]
     pub response: ::prost::alloc::vec::Vec<u8>,
+    /// How far its executor said that it came.
+    #[prost(string, tag = "9")]
+    pub cursor: ::prost::alloc::string::String,
+    /// The same for people, from 0 to 100.
+    #[prost(uint32, optional, tag = "10")]
+    pub percent: ::core::option::Option<u32>,
 }
 /// What a task sends.
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -444,6 +521,41 @@ impl Backoff {
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
+pub enum ReportedOutcome {
+    Unspecified = 0,
+    /// It is done.
+    Finished = 1,
+    /// It is to be tried again, if retries are left.
+    Failed = 2,
+    /// It failed, and is not to be tried again.
+    Gone = 3,
+}
+impl ReportedOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "REPORTED_OUTCOME_UNSPECIFIED",
+            Self::Finished => "REPORTED_OUTCOME_FINISHED",
+            Self::Failed => "REPORTED_OUTCOME_FAILED",
+            Self::Gone => "REPORTED_OUTCOME_GONE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "REPORTED_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "REPORTED_OUTCOME_FINISHED" => Some(Self::Finished),
+            "REPORTED_OUTCOME_FAILED" => Some(Self::Failed),
+            "REPORTED_OUTCOME_GONE" => Some(Self::Gone),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
 pub enum TaskType {
     Unspecified = 0,
     Http = 1,
@@ -479,7 +591,7 @@ pub enum TaskStatus {
     Delay = 1,
     /// It is due, and waits for a worker or for what waits_for names.
     Ready = 2,
-    /// Its call is open.
+    /// Its call is open, or its executor is to report.
     Running = 3,
     /// It is done.
     Finished = 4,
@@ -819,6 +931,56 @@ pub mod tasks_client {
                 .insert(GrpcMethod::new("waterclock.v1.Tasks", "RetryTask"));
             self.inner.unary(req, path, codec).await
         }
+        /// Says what came of a turn of a task with feedback. ABORTED, with the reason stale: this turn is over, stop working on it.
+        pub async fn report_result(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ReportResultRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportResultResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Tasks/ReportResult",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Tasks", "ReportResult"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Says that the executor of a turn is at work. ABORTED, with the reason stale: this turn is over, stop working on it.
+        pub async fn heartbeat(
+            &mut self,
+            request: impl tonic::IntoRequest<super::HeartbeatRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::HeartbeatResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Tasks/Heartbeat",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Tasks", "Heartbeat"));
+            self.inner.unary(req, path, codec).await
+        }
     }
 }
 /// Generated server implementations.
@@ -884,6 +1046,22 @@ pub mod tasks_server {
             &self,
             request: tonic::Request<super::RetryTaskRequest>,
         ) -> std::result::Result<tonic::Response<super::Task>, tonic::Status>;
+        /// Says what came of a turn of a task with feedback. ABORTED, with the reason stale: this turn is over, stop working on it.
+        async fn report_result(
+            &self,
+            request: tonic::Request<super::ReportResultRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ReportResultResponse>,
+            tonic::Status,
+        >;
+        /// Says that the executor of a turn is at work. ABORTED, with the reason stale: this turn is over, stop working on it.
+        async fn heartbeat(
+            &self,
+            request: tonic::Request<super::HeartbeatRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::HeartbeatResponse>,
+            tonic::Status,
+        >;
     }
     /// Creates, looks up, lists, cancels and retries tasks. The same as /v1/tasks over HTTP.
     #[derive(Debug)]
@@ -1254,6 +1432,94 @@ pub mod tasks_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = RetryTaskSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Tasks/ReportResult" => {
+                    #[allow(non_camel_case_types)]
+                    struct ReportResultSvc<T: Tasks>(pub Arc<T>);
+                    impl<
+                        T: Tasks,
+                    > tonic::server::UnaryService<super::ReportResultRequest>
+                    for ReportResultSvc<T> {
+                        type Response = super::ReportResultResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ReportResultRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tasks>::report_result(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ReportResultSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Tasks/Heartbeat" => {
+                    #[allow(non_camel_case_types)]
+                    struct HeartbeatSvc<T: Tasks>(pub Arc<T>);
+                    impl<T: Tasks> tonic::server::UnaryService<super::HeartbeatRequest>
+                    for HeartbeatSvc<T> {
+                        type Response = super::HeartbeatResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::HeartbeatRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tasks>::heartbeat(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = HeartbeatSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
