@@ -44,7 +44,7 @@ fn read(of: TaskType, (fields, payload): Fields) -> Result<request::Request, Vec
 }
 
 fn id_of(text: &str) -> Result<TaskId, Status> {
-    TaskId::parse(text).map_err(|error| wrong("task_id", error.to_string()))
+    TaskId::parse(text).map_err(|error| wrong("task_id", format!("is {error}")))
 }
 
 /// A length of time that is waited for, from nothing to a minute.
