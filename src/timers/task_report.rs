@@ -104,10 +104,13 @@ impl Service {
 /// What a failure comes to by the state of its task alone; `None`: its payload is needed.
 fn without_payload(timer: &Timer, ticket: Ticket, said: Said) -> Option<TaskReport> {
     let progress = timer.task.unwrap_or_default();
+    let is_same = timer.version == ticket.version;
     match timer.state {
-        TimerState::Delay if timer.version != ticket.version || progress.turn != ticket.turn => {
-            Some(TaskReport::Stale)
+        // Nobody has a ticket of a turn that has not begun: the index has not heard of it yet.
+        _ if timer.version.is_before(ticket.version) || is_same && progress.turn < ticket.turn => {
+            Some(TaskReport::Open)
         }
+        TimerState::Delay if !is_same || progress.turn != ticket.turn => Some(TaskReport::Stale),
         TimerState::Delay if progress.held.is_some() => Some(TaskReport::Open),
         TimerState::Delay if progress.with_executor => None,
         // It was heard before.
@@ -168,6 +171,7 @@ mod tests {
         let cases = [
             (delay,                 awaited,     2, failed,      None),
             (delay,                 awaited,     1, failed,      Some(TaskReport::Stale)),
+            (delay,                 waits,       3, failed,      Some(TaskReport::Open)),
             (delay,                 with_worker, 2, failed,      Some(TaskReport::Open)),
             (delay,                 waits,       2, failed,      Some(TaskReport::Retrying)),
             (TimerState::Dead,      waits,       2, failed,      Some(TaskReport::Failed)),

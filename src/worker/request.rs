@@ -20,6 +20,7 @@ use super::secrets::Secrets;
 use super::sign;
 use crate::engine::UnixMillis;
 use crate::engine::header::{self, Code};
+use crate::engine::messages::TracedTurn;
 use crate::engine::task::digest;
 use crate::engine::task::registry::{self, Registry, Service};
 use crate::engine::task::spec::{Address, Http, Kind, Method, Spec};
@@ -212,6 +213,14 @@ impl Said<'_> {
         headers.insert("waterclock-turn", self.task.turn.turn.into());
         headers.insert("waterclock-attempt", self.task.sealed.attempt.into());
         headers.insert("waterclock-due", self.task.sealed.due.0.into());
+        if let Some(TracedTurn { ticket, cursor }) = &self.task.traced {
+            let unsent = |_| Refused::task("its ticket or cursor cannot be sent in a header");
+            headers.insert("waterclock-ticket", HeaderValue::try_from(ticket).map_err(unsent)?);
+            if let Some(cursor) = cursor {
+                let cursor = HeaderValue::from_bytes(cursor.as_bytes()).map_err(unsent)?;
+                headers.insert("waterclock-cursor", cursor);
+            }
+        }
         if let Some(secret) = service.and_then(|service| service.secret.as_deref()) {
             let keys = secrets.keys(secret, project).map_err(Refused::secret)?;
             let text = sign::signatures(keys, &webhook_id, seconds, body);

@@ -10,6 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use super::*;
 use crate::engine::header;
+use crate::engine::messages::TracedTurn;
 use crate::engine::task::digest;
 use crate::engine::task::registry;
 use crate::engine::timers::{TimerId, Version};
@@ -151,6 +152,7 @@ fn task(spec: Value, body: &[u8]) -> Task {
         lane: Lane(0),
         scope: Scope { project: "shop".into(), callee: Callee::Service("billing".into()) },
         sealed,
+        traced: None,
         record,
     }
 }
@@ -346,6 +348,36 @@ fn a_raw_url_is_called_without_a_signature_and_a_round_of_polling_has_an_id_of_i
                 && request.header("authorization").is_none()
         );
     }
+}
+
+#[test]
+fn a_call_hands_a_task_with_feedback_over_and_says_no_more() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let of = |path: &str, more: Value, traced: Option<TracedTurn>| {
+        let task = Arc::unwrap_or_clone(to(&stub, path, more));
+        seen(&worker.call(&Arc::new(Task { traced, ..task })))
+    };
+    let (ticket, cursor) = ("AAABmF-x_".to_owned(), Some(Arc::from("Zeile 7 \u{fc}")));
+    let first = Some(TracedTurn { ticket: ticket.clone(), cursor: None });
+    let again = Some(TracedTurn { ticket: ticket.clone(), cursor });
+    let feedback = json!({"feedback": {"deadline": "1h"}});
+    let accepted = |status| (Some(status), Outcome::Accepted, String::new(), false);
+    assert_eq!(of("/status/202", feedback.clone(), first.clone()), accepted(202));
+    assert_eq!(of("/ok", feedback.clone(), again), accepted(200));
+    // What is no success hands nothing over.
+    let failed = of("/status/503", feedback.clone(), first.clone());
+    assert_eq!((failed.1, failed.3), (Outcome::Failed, true));
+    assert_eq!(of("/status/410", feedback, first).1, Outcome::Gone);
+    assert_eq!(of("/status/202", json!({}), None).1, Outcome::Finished);
+    let requests = stub.requests();
+    let headers = |name: &str| -> Vec<Option<String>> {
+        requests.iter().map(|request| request.header(name).map(str::to_owned)).collect()
+    };
+    let ticket = Some(ticket);
+    let tickets = [ticket.clone(), ticket.clone(), ticket.clone(), ticket, None];
+    assert_eq!(headers("waterclock-ticket"), tickets);
+    let cursor = Some("Zeile 7 \u{fc}".to_owned());
+    assert_eq!(headers("waterclock-cursor"), [None, cursor, None, None, None]);
 }
 
 #[test]

@@ -395,8 +395,10 @@ pub enum Destination {
 /// How the headers of a record change on its way out.
 #[derive(Debug)]
 pub enum HeaderRewrite {
-    /// A hop, a move or a dispatch: the state is replaced, everything else stays, but for what a worker said of a task.
+    /// A hop or a move: the state is replaced, everything else stays, but for what a worker said of a task.
     State(Sealed),
+    /// A dispatch: the same, and what an executor said last of an earlier turn, if anybody has.
+    Dispatch(Sealed, Option<String>),
     /// A delivery: the control headers go; with a trace, what it tells is added.
     Deliver {
         /// The headers to add.
@@ -526,12 +528,15 @@ impl Produce {
     /// Calls `each` for every header of the outgoing record, in order.
     pub fn headers(&self, mut each: impl FnMut(&[u8], Option<&[u8]>)) {
         match &self.rewrite {
-            HeaderRewrite::State(sealed) => {
+            HeaderRewrite::State(sealed) | HeaderRewrite::Dispatch(sealed, _) => {
                 for (name, value) in self.record.headers() {
                     // What a worker said of an earlier turn is done with.
                     if ![header::STATE.as_bytes(), header::RESULT.as_bytes()].contains(&name) {
                         each(name, value);
                     }
+                }
+                if let HeaderRewrite::Dispatch(_, Some(said)) = &self.rewrite {
+                    each(header::RESULT.as_bytes(), Some(said.as_bytes()));
                 }
                 each(header::STATE.as_bytes(), Some(sealed.as_ref()));
             }

@@ -18,13 +18,14 @@ mod ticket;
 use std::sync::Arc;
 
 use crate::header::{self, Code, Directive, Refusal, TimerAction};
+use crate::messages::TracedTurn;
 use crate::state::{
     self, Bound, Dispatched, Kind, Sealed, State, StateKey, SubmissionOrder, TaskState, intake_tag,
 };
 use crate::task::digest;
 use crate::task::id::TaskId;
 use crate::task::result::{Outcome, TaskResult};
-use crate::task::spec::{Scope as SpecScope, Spec};
+use crate::task::spec::{Feedback, Scope as SpecScope, Spec};
 use crate::timers::{TimerId, Version};
 use crate::work::{Callee, Dispatch, Form, Said, Scope, Task, Turn};
 use crate::{Lane, Record, UnixMillis};
@@ -157,14 +158,14 @@ pub fn read_work(
 ) -> Result<Work, (Box<Record>, Refusal)> {
     match work_of(key, lanes, at, &record) {
         Ok((turn, None)) => Ok(Work::Cancel(turn)),
-        Ok((turn, Some((lane, scope, sealed)))) => {
-            Ok(Work::Task(Box::new(Task { turn, lane, scope, sealed, record })))
+        Ok((turn, Some((lane, scope, sealed, traced)))) => {
+            Ok(Work::Task(Box::new(Task { turn, lane, scope, sealed, traced, record })))
         }
         Err(refusal) => Err((Box::new(record), refusal)),
     }
 }
 
-type ToCall = (Lane, Scope, Dispatch);
+type ToCall = (Lane, Scope, Dispatch, Option<TracedTurn>);
 
 fn work_of(
     key: &StateKey,
@@ -198,7 +199,13 @@ fn work_of(
         dispatched: dispatched.map_or(state.due, |of| of.at),
         appended,
     };
-    Ok((turn, Some((id.lane_of(lanes), scope, sealed))))
+    let traced = spec.feedback().map(|Feedback { heartbeat, .. }| {
+        let ticket = Ticket { version, turn: turn.turn, heartbeat };
+        let said = directive.result.and_then(|said| TaskResult::parse(said).ok());
+        let cursor = said.and_then(|said| said.cursor).map(Arc::from);
+        TracedTurn { ticket: ticket.to_text(key, &id), cursor }
+    });
+    Ok((turn, Some((id.lane_of(lanes), scope, sealed, traced))))
 }
 
 /// Whether a record has a state as those of tasks have. Nobody has looked at its seal yet.

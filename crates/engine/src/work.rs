@@ -20,6 +20,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use crate::header::{Code, Refusal};
+use crate::messages::TracedTurn;
 use crate::task::registry::Registry;
 use crate::task::result::TaskResult;
 use crate::timers::{TimerId, Version};
@@ -81,6 +82,8 @@ pub struct Task {
     pub scope: Scope,
     /// What its call says of it.
     pub sealed: Dispatch,
+    /// Of a task with feedback: what its call tells the executor.
+    pub traced: Option<TracedTurn>,
     /// The record as it stands in `<ns>.tasks`.
     pub record: Record,
 }

@@ -288,12 +288,10 @@ fn checked(
     }
     if let Some(Feedback { heartbeat, .. }) = request.spec.feedback() {
         let bytes = request.value.as_ref().map_or(0, Vec::len);
-        if let Kind::Http(_) = request.spec.kind() {
-            let detail = "of an http task comes in a later release; want a task without it";
-            add("feedback", detail.to_owned());
-        } else if bytes > LARGE_BYTES && heartbeat < HEARTBEAT_MIN_LARGE {
+        if bytes > LARGE_BYTES && heartbeat < HEARTBEAT_MIN_LARGE {
             let detail = format!(
-                "is {heartbeat}; want {HEARTBEAT_MIN_LARGE} or more with a value of more than {LARGE_BYTES} bytes"
+                "is {heartbeat}; want {HEARTBEAT_MIN_LARGE} or more with a {} of more than {LARGE_BYTES} bytes",
+                request.value_at
             );
             add("feedback.heartbeat", detail);
         }

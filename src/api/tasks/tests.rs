@@ -628,7 +628,7 @@ async fn a_cancel_that_hangs_is_pending_when_its_wait_is_over() {
 }
 
 #[tokio::test]
-async fn a_record_may_be_reported_on_and_a_call_not_yet() {
+async fn a_record_and_a_call_may_be_reported_on() {
     let api = Api::new();
     let record = |more: Value| {
         let mut task = json!({
@@ -655,8 +655,20 @@ async fn a_record_may_be_reported_on_and_a_call_not_yet() {
         let found = told.json["errors"][0]["at"].as_str().unwrap_or_default();
         assert_eq!(found, at, "{told:?}");
     }
-    let told = api.create(&json!({"feedback": {"deadline": "1h"}})).await;
-    assert_eq!((told.status, &told.json["errors"][0]["at"]), (422, &json!("feedback")), "{told:?}");
+    #[rustfmt::skip]
+    let cases = [
+        (json!({"feedback": {"deadline": "1h"}}),              201, "",                   ""),
+        (json!({"feedback": soon}),                            201, "",                   ""),
+        (json!({"feedback": soon, "body": large}),             422, "feedback.heartbeat", "with a body of more than"),
+        (json!({"feedback": soon, "poll": {"interval": "1s", "rounds": 2}}), 422, "feedback", "beside poll"),
+    ];
+    for (more, status, at, detail) in cases {
+        let told = api.create(&more).await;
+        assert_eq!(told.status, status, "{told:?}");
+        let wrong = &told.json["errors"][0];
+        assert_eq!(wrong["at"].as_str().unwrap_or_default(), at, "{told:?}");
+        assert!(wrong["detail"].as_str().unwrap_or_default().contains(detail), "{told:?}");
+    }
 }
 
 #[tokio::test]

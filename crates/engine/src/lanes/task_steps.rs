@@ -361,6 +361,8 @@ impl LaneEngine {
             digest: task.digest,
         };
         let to = Dispatched { partition: Lane(held.partition.0), at: now };
+        let executors = self.said_by_executor(&entry);
+        let state = (state, executors.as_deref());
         let made = read::seal_dispatch(&self.setup, &entry, to, state).and_then(|sealed| {
             let directive = super::header::read(entry.record.headers())?;
             let stage =
@@ -377,7 +379,7 @@ impl LaneEngine {
             to: Destination::Tasks,
             partition: Some(i32::from(held.partition.0)),
             record,
-            rewrite: HeaderRewrite::State(sealed),
+            rewrite: HeaderRewrite::Dispatch(sealed, executors),
             due,
             expires: None,
         };

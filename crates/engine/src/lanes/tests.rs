@@ -1126,7 +1126,9 @@ fn read_again(acknowledged: bool, blame: Blame, then: Target) -> (Vec<Code>, usi
                     HeaderRewrite::Timer(said) => {
                         timers += usize::from(said.reason == ChangeReason::Delivered);
                     }
-                    HeaderRewrite::State(_) | HeaderRewrite::Whole => {}
+                    HeaderRewrite::State(_)
+                    | HeaderRewrite::Dispatch(..)
+                    | HeaderRewrite::Whole => {}
                 }
             }
             next = batch.commits.last().map(|commit| commit.next).or(next);

@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! 1. Each answer means one thing. What the specification expects is a success, whatever it would mean otherwise, but for
-//!    "ask again" of a task that polls.
+//!    "ask again" of a task that polls. Of a task with feedback it says that somebody works on it, and no more.
 
 use super::result::Outcome;
 use super::spec::Http;
@@ -26,7 +26,11 @@ impl Answer {
     pub fn outcome(self, http: &Http) -> Outcome {
         match self {
             Self::Status(202 | 425) if http.poll.is_some() => Outcome::NotYet,
-            Self::Status(status) if http.expect.matches(status) => Outcome::Finished,
+            // Who took it over reports what comes of it.
+            Self::Status(status) if http.expect.matches(status) => match http.feedback {
+                Some(_) => Outcome::Accepted,
+                None => Outcome::Finished,
+            },
             Self::Status(410) => Outcome::Gone,
             _ => Outcome::Failed,
         }
@@ -60,29 +64,30 @@ mod tests {
         use Answer::{Broken, NoConnection, Status, Timeout};
         let (plain, polls) = (http(""), http(r#","poll":{"interval":"1s","rounds":3}"#));
         let all = http(r#","expect":"2xx,410,503","poll":{"interval":"1s","rounds":3}"#);
-        use Outcome::{Failed, Finished, Gone, NotYet};
+        let reported = http(r#","expect":"2xx,404","feedback":{"deadline":"1h"}"#);
+        use Outcome::{Accepted, Failed, Finished, Gone, NotYet};
         #[rustfmt::skip]
         let cases = [
-            //              plain     polls     expects 2xx, 410, 503 and polls;  away
-            (Status(200),  [Finished, Finished, Finished], false),
-            (Status(202),  [Finished, NotYet,   NotYet],   false),
-            (Status(204),  [Finished, Finished, Finished], false),
-            (Status(302),  [Failed,   Failed,   Failed],   false),
-            (Status(404),  [Failed,   Failed,   Failed],   false),
-            (Status(408),  [Failed,   Failed,   Failed],   false),
-            (Status(410),  [Gone,     Gone,     Finished], false),
-            (Status(425),  [Failed,   NotYet,   NotYet],   false),
-            (Status(429),  [Failed,   Failed,   Failed],   true),
-            (Status(500),  [Failed,   Failed,   Failed],   false),
-            (Status(502),  [Failed,   Failed,   Failed],   true),
-            (Status(503),  [Failed,   Failed,   Finished], true),
-            (Status(504),  [Failed,   Failed,   Failed],   true),
-            (NoConnection, [Failed,   Failed,   Failed],   true),
-            (Timeout,      [Failed,   Failed,   Failed],   true),
-            (Broken,       [Failed,   Failed,   Failed],   false),
+            //              plain     polls     expects 2xx, 410, 503 and polls;  expects 404, too, and has feedback;  away
+            (Status(200),  [Finished, Finished, Finished, Accepted], false),
+            (Status(202),  [Finished, NotYet,   NotYet,   Accepted], false),
+            (Status(204),  [Finished, Finished, Finished, Accepted], false),
+            (Status(302),  [Failed,   Failed,   Failed,   Failed],   false),
+            (Status(404),  [Failed,   Failed,   Failed,   Accepted], false),
+            (Status(408),  [Failed,   Failed,   Failed,   Failed],   false),
+            (Status(410),  [Gone,     Gone,     Finished, Gone],     false),
+            (Status(425),  [Failed,   NotYet,   NotYet,   Failed],   false),
+            (Status(429),  [Failed,   Failed,   Failed,   Failed],   true),
+            (Status(500),  [Failed,   Failed,   Failed,   Failed],   false),
+            (Status(502),  [Failed,   Failed,   Failed,   Failed],   true),
+            (Status(503),  [Failed,   Failed,   Finished, Failed],   true),
+            (Status(504),  [Failed,   Failed,   Failed,   Failed],   true),
+            (NoConnection, [Failed,   Failed,   Failed,   Failed],   true),
+            (Timeout,      [Failed,   Failed,   Failed,   Failed],   true),
+            (Broken,       [Failed,   Failed,   Failed,   Failed],   false),
         ];
         for (answer, want, is_away) in cases {
-            let outcomes = [&plain, &polls, &all].map(|http| answer.outcome(http));
+            let outcomes = [&plain, &polls, &all, &reported].map(|http| answer.outcome(http));
             assert_eq!(outcomes, want, "{answer:?}");
             assert_eq!(answer.is_away(&plain), is_away, "{answer:?}");
         }

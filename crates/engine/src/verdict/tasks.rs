@@ -376,7 +376,7 @@ fn state_of(entry: &PendingRecord, kind: Kind, task: TaskState) -> State<'static
     }
 }
 
-/// Seals a dispatch of a task.
+/// Seals a dispatch of a task. `said`: what goes with it that an executor said of an earlier turn.
 ///
 /// # Errors
 /// Its headers cannot be read.
@@ -384,9 +384,10 @@ pub(crate) fn seal_dispatch(
     setup: &Setup,
     entry: &PendingRecord,
     to: Dispatched,
-    task: TaskState,
+    (task, said): (TaskState, Option<&str>),
 ) -> Result<Sealed, Refusal> {
     let directive = header::read(entry.record.headers())?;
     let state = State { intake: to.to_word(), ..state_of(entry, Kind::Work, task) };
-    Ok(seal_state(setup, &state, directive.bound(entry.record.key())))
+    let bound = directive.bound(entry.record.key());
+    Ok(state.seal(&setup.key, &Bound { result: said.map(str::as_bytes), ..bound }))
 }

@@ -50,6 +50,7 @@ fn task_of(n: u8, (project, service): (&str, &str), bytes: usize) -> Arc<Task> {
         lane: Lane(u16::from(n) % 3),
         scope: Scope { project: project.into(), callee: Callee::Service(service.into()) },
         sealed: Dispatch::default(),
+        traced: None,
         record: Record::new(None, Some(&value), headers.into_iter()),
     })
 }

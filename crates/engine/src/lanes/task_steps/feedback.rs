@@ -65,6 +65,13 @@ impl LaneEngine {
         Some(TracedTurn { ticket, cursor: self.timers.tasks.cursor(timer_id) })
     }
 
+    /// What goes with a dispatch to a worker: how far an executor came in an earlier turn.
+    pub(super) fn said_by_executor(&self, entry: &PendingRecord) -> Option<String> {
+        entry.task.as_ref()?.feedback?;
+        let cursor = Some(self.timers.tasks.cursor(entry.timer_id?)?.to_string());
+        Some(TaskResult { cursor, ..TaskResult::new(CallOutcome::Started) }.to_json())
+    }
+
     /// The copy of a task that its executor has from now on: it goes into a tier in the batch of the delivery.
     ///
     /// # Errors

@@ -222,6 +222,7 @@ impl World {
                 lane: Lane(0),
                 scope: Scope { project: project.into(), callee: Callee::Service(service.into()) },
                 sealed: Dispatch::default(),
+                traced: None,
                 record: Record::new(None, None, headers.into_iter()),
             };
             let log = &mut self.logs[partition];

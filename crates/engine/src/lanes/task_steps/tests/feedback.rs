@@ -46,6 +46,15 @@ fn progress(world: &World, id: &TaskId) -> Progress {
     world.timer(id).and_then(|timer| timer.task).expect("a task")
 }
 
+/// The last call of a task, as its executor takes it.
+fn called(world: &World, id: &TaskId) -> Handed {
+    let call = world.calls_of(id).pop().expect("it is called").clone();
+    let traced = call.traced.expect("it has feedback");
+    let cursor = traced.cursor.as_deref().map(str::to_owned);
+    let attempt = call.attempt.to_string();
+    Handed { at: call.at, id: id.clone(), ticket: traced.ticket, attempt, cursor }
+}
+
 #[test]
 fn a_task_is_running_until_its_executor_reports() {
     let (mut world, id, handed) = handed(r#","feedback":{"deadline":"1h"}"#);
@@ -325,14 +334,12 @@ fn a_call_that_is_accepted_is_awaited_in_the_same_way() {
         r#","feedback":{"deadline":"1m","heartbeat":"20s"},"retry":{"count":1,"interval":1}"#;
     let id = world.create(1, 2_000, more);
     world.after(2_500);
-    let (version, turn) = (world.timer(&id).expect("known").version, 1);
-    let ticket = sealed::Ticket { version, turn, heartbeat: Millis(20_000) };
-    let ticket = ticket.to_text(&world.setup.key, &id);
-    let handed =
-        Handed { at: world.now, id: id.clone(), ticket, attempt: "1".into(), cursor: None };
+    let handed = called(&world, &id);
+    let turn = 1;
     // Its call is open: what came of that is said first.
     let early = world.append_to_intake(&id, {
         let copy = world.dispatched().next().expect("with its worker").clone();
+        let version = world.timer(&id).expect("known").version;
         let wanted = sealed::WantedCopy { id: &id, version, turn, trigger: world.now };
         let terms = sealed::copy_of(&world.setup.key, &copy, (Offset(0), world.now), &wanted);
         let ticket = sealed::Ticket::read(&handed.ticket, &world.setup.key, &id);
@@ -351,6 +358,9 @@ fn a_call_that_is_accepted_is_awaited_in_the_same_way() {
     // It is silent from then on, and called again; then somebody says that it is done.
     world.after(62_000);
     assert_eq!(world.calls_of(&id).iter().map(|call| call.turn).collect::<Vec<_>>(), [1, 2]);
+    let again = called(&world, &id);
+    assert_eq!((handed.cursor.as_deref(), again.cursor.as_deref()), (None, Some("a")));
+    assert_ne!(handed.ticket, again.ticket);
     let late = world.report(&handed, &of(CallOutcome::Finished));
     world.after(HOUR);
     assert_eq!(reported(&world, late), Reported::Finished);
@@ -366,13 +376,10 @@ fn a_success_while_a_worker_holds_the_next_turn_frees_its_credits() {
     });
     let more = r#","feedback":{"deadline":"10s"},"retry":{"count":1,"interval":1}"#;
     let id = world.create(1, 2_000, more);
-    world.after(16_000);
+    world.after(3_000);
+    let handed = called(&world, &id);
+    world.after(13_000);
     assert_eq!(world.calls_of(&id).len(), 2);
-    let version = world.timer(&id).expect("known").version;
-    let ticket = sealed::Ticket { version, turn: 1, heartbeat: Millis(10_000) };
-    let ticket = ticket.to_text(&world.setup.key, &id);
-    let handed =
-        Handed { at: world.now, id: id.clone(), ticket, attempt: "1".into(), cursor: None };
     let late = world.report(&handed, &of(CallOutcome::Finished));
     world.after(100);
     assert_eq!(reported(&world, late), Reported::Finished);
@@ -380,6 +387,48 @@ fn a_success_while_a_worker_holds_the_next_turn_frees_its_credits() {
     world.after(HOUR);
     assert_eq!((world.calls.len(), world.dead.len()), (2, 0));
     assert_eq!(world.state(&id), Some(TimerState::Delivered));
+}
+
+#[test]
+fn a_success_from_inside_of_its_call_ends_the_task() {
+    let mut world = World::new(|_, _| (1_000, of(CallOutcome::Accepted)));
+    let more = r#","feedback":{"deadline":"10s"},"retry":{"count":1,"interval":1}"#;
+    let id = world.create(1, 2_000, more);
+    world.after(2_500);
+    let handed = called(&world, &id);
+    let fast = world.report(&handed, &of(CallOutcome::Finished));
+    world.after(100);
+    assert_eq!(reported(&world, fast), Reported::Finished);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    let attempts = world.attempts(&id);
+    assert_eq!((attempts.len(), attempts[0].result.outcome), (1, CallOutcome::Finished));
+    // What its worker says then is of a task that has ended.
+    world.after(HOUR / 2);
+    assert_eq!((world.calls.len(), world.dead.len(), world.credits()), (1, 0, (0, 0)));
+    assert_eq!((progress(&world, &id).attempts, world.attempts(&id).len()), (1, 1));
+}
+
+#[test]
+fn a_call_is_only_made_again_where_nobody_knows_that_it_was_accepted() {
+    for (takes, is_known) in [(5, true), (5_000, false)] {
+        let mut world = World::new(move |_, _| (takes, of(CallOutcome::Accepted)));
+        let id =
+            world.create(1, 2_000, r#","feedback":{"deadline":"1h"},"retry":{"count":1,"interval":1}"#);
+        world.after(3_000);
+        let first = called(&world, &id);
+        world.take_lanes_over();
+        world.kill_worker();
+        world.start_worker();
+        world.after(20_000);
+        let turns: Vec<u32> = world.calls_of(&id).iter().map(|call| call.turn).collect();
+        assert_eq!(turns, if is_known { vec![1] } else { vec![1, 2] });
+        // The first executor works on, and its success counts in both cases.
+        let at = world.report(&first, &of(CallOutcome::Finished));
+        world.after(HOUR / 2);
+        assert_eq!(reported(&world, at), Reported::Finished);
+        assert_eq!(world.state(&id), Some(TimerState::Delivered));
+        assert_eq!((world.calls.len(), world.dead.len()), (turns.len(), 0));
+    }
 }
 
 #[test]

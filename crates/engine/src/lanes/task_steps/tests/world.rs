@@ -9,7 +9,7 @@ use crate::allow::Allow;
 use crate::header;
 use crate::ladder::Ladder;
 use crate::messages::{
-    Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start, Target,
+    Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start, Target, TracedTurn,
 };
 use crate::sealed::Ticket;
 use crate::sealed::{self, CopyTerms, Submission, WantedCopy, Work};
@@ -42,6 +42,7 @@ pub(super) struct Called {
     pub(super) round: u32,
     pub(super) at: UnixMillis,
     pub(super) body: Vec<u8>,
+    pub(super) traced: Option<TracedTurn>,
 }
 
 /// A turn as its executor is handed it.
@@ -734,6 +735,7 @@ impl World {
             round: task.sealed.round,
             at: self.now,
             body: task.record.value().map(Vec::from).unwrap_or_default(),
+            traced: task.traced.clone(),
         });
         self.open.push(Open { call, ends: self.now + Millis(takes), result });
     }
