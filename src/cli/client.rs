@@ -167,6 +167,8 @@ pub(super) enum Kind {
     Create,
     /// A change of a project, which may name the revision that it is made to; or a retry.
     Change(Option<u64>),
+    /// What an executor says of its turn; to say it twice is safe.
+    Report,
     /// A list, or a forecast.
     AllLanes,
     /// The count before a bulk cancel.
@@ -188,7 +190,7 @@ impl Kind {
             Self::Look => 7,
             Self::Create => 17,
             Self::Change(_) => 22,
-            Self::AllLanes | Self::Page => 20,
+            Self::AllLanes | Self::Page | Self::Report => 20,
             Self::Count => 62,
             Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
                 return wait.min(WAIT_MAX) + GRACE;
@@ -421,7 +423,10 @@ impl Client {
         if answer.may_be_done {
             detail += MAY_BE_DONE;
         }
-        Err(ClientError::Refused { status: answer.status.as_u16(), detail, at: problem.at })
+        // That passes: the call ends soon.
+        let is_open = problem.code == "attempt_open";
+        let status = if is_open { 503 } else { answer.status.as_u16() };
+        Err(ClientError::Refused { status, detail, at: problem.at })
     }
 
     /// Puts the first that is alive before the others. Where none is, the error is the one that speaks most against a start.
@@ -574,6 +579,18 @@ mod tests {
         let text = refused.to_string();
         assert!(text.contains("since revision 3") && text.contains("revision 7"), "{text}");
         assert_eq!(Failure::from(refused).exit(), Exit::Negative);
+    }
+
+    #[test]
+    fn a_report_that_comes_too_early_may_come_again_and_one_that_is_stale_may_not() {
+        let of = |code: &str| {
+            let body = format!("409 Conflict\r\n\r\n{{\"code\":\"{code}\",\"detail\":\"why\"}}");
+            let server = server(Some(body.leak()));
+            let client = Client::new(None, vec![server]).unwrap();
+            let refused = client.ask(Kind::Report, &Method::POST, "x", &[], None).unwrap_err();
+            Failure::from(refused).exit()
+        };
+        assert_eq!((of("attempt_open"), of("stale")), (Exit::Unavailable, Exit::Negative));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! `waterclock task`: creates, shows, lists, cancels and retries tasks over the HTTP API.
+//! `waterclock task`: creates, shows, lists, cancels and retries tasks over the HTTP API, and reports for executors.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -11,14 +11,17 @@ use super::client::{Client, Kind, ServerArg, StartWait, typed, wait};
 use super::list::Moment;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::tasks::model::{
-    CancelAnswer, CancelOutcome, Created, HttpTask, KafkaTask, Length, PollInfo, RetryInfo,
-    TaskBase, TaskStatus, TaskView,
+    CancelAnswer, CancelOutcome, Created, FeedbackInfo, HeartbeatAnswer, HeartbeatReport, HttpTask,
+    KafkaTask, Length, PollInfo, ReportAnswer, ReportOutcome, ResultReport, RetryInfo, TaskBase,
+    TaskStatus, TaskView,
 };
 use crate::client::http::Method;
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
 use crate::engine::header;
 use crate::engine::task::id::TaskId;
+use crate::engine::task::report::OUTCOMES;
+use crate::engine::task::result::Outcome as CallOutcome;
 
 mod show;
 
@@ -48,6 +51,10 @@ enum Command {
     Cancel(Cancel),
     /// Makes a task due now that waits for its time, or that has failed
     Retry(One),
+    /// Reports what came of a turn of a task with feedback
+    Report(Report),
+    /// Gives a sign that a turn of a task with feedback is being worked on
+    Heartbeat(Heartbeat),
 }
 
 #[derive(Args)]
@@ -135,6 +142,12 @@ struct Common {
     /// A header, as NAME=VALUE; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     headers: Vec<(String, String)>,
+    /// It goes on until an executor reports; a turn has failed of which nothing is heard for so long
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    deadline: Option<Length>,
+    /// The same from the first heartbeat on [default: the deadline]
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "deadline")]
+    heartbeat: Option<Length>,
     #[command(flatten)]
     to: To,
 }
@@ -161,6 +174,11 @@ impl Common {
             // Nobody is told of the end in this release.
             on_result: None,
         }
+    }
+
+    fn feedback(&self) -> Option<FeedbackInfo> {
+        let deadline = self.deadline.clone()?;
+        Some(FeedbackInfo { deadline, heartbeat: self.heartbeat.clone() })
     }
 
     /// `key`: that of the record, which its id says too.
@@ -232,7 +250,7 @@ struct CreateHttp {
     #[arg(long, value_name = "STATUSES")]
     expect: Option<String>,
     /// Asks again after this interval while the answer is 202 or 425
-    #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds")]
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds", conflicts_with = "deadline")]
     poll: Option<Length>,
     /// How often it asks, at most; the first time counts
     #[arg(long, value_name = "N", requires = "poll")]
@@ -293,6 +311,46 @@ struct Cancel {
     server: ServerArg,
 }
 
+/// Whose turn is reported on, and how far it is.
+#[derive(Args)]
+struct Executor {
+    #[command(flatten)]
+    one: One,
+    /// What came with the turn: x-delay-ticket of the record, or waterclock-ticket of the call
+    #[arg(long, value_name = "TICKET", allow_hyphen_values = true)]
+    ticket: String,
+    /// How far it is; the next turn is told, if this one is lost
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    cursor: Option<String>,
+    /// The same for people
+    #[arg(long, value_name = "0-100", value_parser = clap::value_parser!(u8).range(0..=100))]
+    percent: Option<u8>,
+    /// Who says so
+    #[arg(long, value_name = "NAME")]
+    worker: Option<String>,
+}
+
+#[derive(Args)]
+struct Report {
+    #[command(flatten)]
+    of: Executor,
+    /// What came of it. `failed` is tried again if retries are left, `gone` is not
+    #[arg(value_name = "OUTCOME", value_parser = OUTCOMES.map(CallOutcome::as_str))]
+    outcome: String,
+    /// What went wrong
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    error: Option<String>,
+    /// With `failed`: how long to wait before the next turn, at least
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    retry_after: Option<Length>,
+}
+
+#[derive(Args)]
+struct Heartbeat {
+    #[command(flatten)]
+    of: Executor,
+}
+
 /// An id or a name, as it stands in the path of a request: it must name nothing else there.
 pub(super) fn segment(text: &str) -> Result<String, String> {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
@@ -323,6 +381,8 @@ impl Task {
             Command::List(list) => list.run(global),
             Command::Cancel(cancel) => cancel.run(global),
             Command::Retry(one) => one.retry(global),
+            Command::Report(report) => report.run(global),
+            Command::Heartbeat(heartbeat) => heartbeat.run(global),
         }
     }
 }
@@ -348,6 +408,7 @@ impl CreateHttp {
                 .clone()
                 .zip(self.rounds)
                 .map(|(interval, rounds)| PollInfo { interval, rounds }),
+            feedback: self.common.feedback(),
             ..HttpTask::default()
         }
     }
@@ -355,16 +416,21 @@ impl CreateHttp {
 
 impl CreateKafka {
     fn run(self, global: &Global) -> Outcome {
-        let task = KafkaTask {
+        let key = self.key.as_deref().map(str::as_bytes);
+        self.common.send("kafka", key, &json!(self.task()), global)
+    }
+
+    fn task(&self) -> KafkaTask {
+        KafkaTask {
             base: self.common.base(),
             topic: self.topic.clone(),
             partition: self.partition,
             key: self.key.clone(),
             value: self.value.clone(),
             headers: self.common.headers.iter().cloned().collect(),
+            feedback: self.common.feedback(),
             ..KafkaTask::default()
-        };
-        self.common.send("kafka", self.key.as_deref().map(str::as_bytes), &json!(task), global)
+        }
     }
 }
 
@@ -426,6 +492,61 @@ impl One {
         let client = self.to.open(global)?;
         let path = format!("v1/tasks/{}:retry", self.id);
         show(&client.ask(Kind::Change(None), &Method::POST, &path, &[], Some(&json!({})))?, global)
+    }
+}
+
+impl Executor {
+    fn say(&self, what: &str, body: &Value, global: &Global) -> Result<Value, Failure> {
+        let client = self.one.to.open(global)?;
+        let path = format!("v1/tasks/{}/{what}", self.one.id);
+        Ok(client.ask(Kind::Report, &Method::POST, &path, &[], Some(body))?)
+    }
+}
+
+impl Report {
+    fn body(&self) -> ResultReport {
+        let Executor { ticket, cursor, percent, worker, .. } = &self.of;
+        ResultReport {
+            outcome: self.outcome.clone(),
+            ticket: ticket.clone(),
+            error: self.error.clone(),
+            retry_after: self.retry_after.clone(),
+            worker: worker.clone(),
+            cursor: cursor.clone(),
+            percent: *percent,
+        }
+    }
+
+    fn run(self, global: &Global) -> Outcome {
+        let told = self.of.say("result", &json!(self.body()), global)?;
+        let ReportAnswer { outcome } = typed(&told)?;
+        match global.json() {
+            true => output::line(&told.to_string())?,
+            false => output::line(outcome.as_str())?,
+        };
+        Ok(match outcome {
+            ReportOutcome::Finished | ReportOutcome::Retrying | ReportOutcome::Failed => Exit::Ok,
+            ReportOutcome::Cancelled => Exit::Negative,
+        })
+    }
+}
+
+impl Heartbeat {
+    fn body(&self) -> HeartbeatReport {
+        let Executor { ticket, cursor, percent, worker, .. } = &self.of;
+        let (ticket, worker, cursor) = (ticket.clone(), worker.clone(), cursor.clone());
+        HeartbeatReport { ticket, worker, cursor, percent: *percent }
+    }
+
+    fn run(self, global: &Global) -> Outcome {
+        let told = self.of.say("heartbeat", &json!(self.body()), global)?;
+        let HeartbeatAnswer { next_at } = typed(&told)?;
+        match global.json() {
+            true => output::line(&told.to_string()),
+            false => {
+                output::line(&format!("report again by {}", output::time(UnixMillis(next_at))))
+            }
+        }
     }
 }
 
@@ -510,6 +631,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::engine::task::report;
     use crate::engine::task::request::{self, TaskType};
 
     #[derive(Parser)]
@@ -539,6 +661,64 @@ mod tests {
         assert_eq!(body["retry"], json!({"count": 3, "interval": "1s500ms", "backoff": "fixed"}));
         assert_eq!(body["headers"], json!({"x-a": "b=c"}));
         assert!(request.request_id.is_some(), "a create may be repeated");
+    }
+
+    #[test]
+    fn what_executors_say_is_a_report_that_is_taken() {
+        let parsed =
+            |words: &str| Line::try_parse_from(words.split_whitespace()).map(|line| line.command);
+        let all = "--ticket -T --cursor row:7 --percent 70 --worker w-1";
+        let Ok(Command::Report(report)) =
+            parsed(&format!("x report 9f2c failed {all} --error no-stock --retry-after 1m"))
+        else {
+            panic!("a report")
+        };
+        let read = report::read_result(json!(report.body()).to_string().as_bytes(), 1_000);
+        let read = read.expect("taken");
+        let result = &read.result;
+        assert_eq!((&*read.ticket, result.outcome), ("-T", CallOutcome::Failed));
+        assert_eq!(result.retry_after, Some(crate::engine::Millis(60_000)));
+        assert_eq!(result.error.as_deref(), Some("no-stock"));
+        let far = (result.cursor.as_deref(), result.percent, result.worker.as_deref());
+        assert_eq!(far, (Some("row:7"), Some(70), Some("w-1")));
+        let Ok(Command::Heartbeat(beat)) = parsed(&format!("x heartbeat 9f2c {all}")) else {
+            panic!("a heartbeat")
+        };
+        let read = report::read_heartbeat(json!(beat.body()).to_string().as_bytes(), 1_000);
+        let result = read.expect("taken").result;
+        let far = (result.cursor.as_deref(), result.percent, result.worker.as_deref());
+        assert_eq!(far, (Some("row:7"), Some(70), Some("w-1")));
+        for wrong in [
+            "x report 9f2c --ticket t",
+            "x report 9f2c started --ticket t",
+            "x report 9f2c finished",
+            "x report 9f2c finished --ticket t --percent 101",
+            "x heartbeat 9f2c",
+            "x heartbeat ../x --ticket t",
+            "x heartbeat 9f2c --ticket t --error e",
+        ] {
+            assert!(parsed(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_task_may_have_an_executor_that_reports() {
+        let common = "--project p --group g --in 1s --deadline 1h --heartbeat 30s";
+        let body = body(&format!("x create http {common} --url http://a.example/"));
+        assert_eq!(body["feedback"], json!({"deadline": 3_600, "heartbeat": 30}));
+        assert!(request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20).is_ok());
+        let line = format!("x create kafka {common} --topic orders --value v");
+        let line = Line::try_parse_from(line.split_whitespace()).expect("arguments");
+        let Command::Create(Create { of: Type::Kafka(create) }) = line.command else {
+            panic!("a create")
+        };
+        assert_eq!(json!(create.task())["feedback"], body["feedback"]);
+        for more in ["--heartbeat 30s", "--deadline 1h --poll 1s --rounds 3"] {
+            let line = format!(
+                "x create http --project p --group g --in 1s --url http://a.example/ {more}"
+            );
+            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        }
     }
 
     #[test]

@@ -220,7 +220,7 @@ pub fn describe() {
     for waits_for in ["paused", "limit", "breaker"] {
         gauge!(TASKS_OVERDUE, "waits_for" => waits_for).increment(0.0);
     }
-    for outcome in ["finished", "not_yet", "gone", "failed", CUT] {
+    for outcome in ["finished", "accepted", "not_yet", "gone", "failed", CUT] {
         counter!(CALLS, "outcome" => outcome).increment(0);
     }
 }

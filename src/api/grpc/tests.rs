@@ -155,8 +155,17 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
     let retried = v1::CreateHttpTaskRequest { retry: Some(retried), ..least.clone() };
     let mut same_retried = same_least.clone();
     same_retried["retry"] = json!({"count": 1, "interval": 5});
-    for (over_grpc, over_http) in [(everything, same), (least, same_least), (retried, same_retried)]
-    {
+    let feedback = v1::Feedback { deadline: span(3_600, 0), heartbeat: span(30, 0) };
+    let options = v1::Options { feedback: Some(feedback), ..v1::Options::default() };
+    let reported = v1::CreateHttpTaskRequest { options: Some(options), ..least.clone() };
+    let mut same_reported = same_least.clone();
+    same_reported["feedback"] = json!({"deadline": "1h", "heartbeat": 30});
+    for (over_grpc, over_http) in [
+        (everything, same),
+        (least, same_least),
+        (retried, same_retried),
+        (reported, same_reported),
+    ] {
         let told = client.create_http_task(over_grpc).await.expect("created").into_inner();
         let http = api.ask("", "POST", "/v1/tasks/http", &over_http).await;
         assert_eq!(http.status, 201, "{http:?}");

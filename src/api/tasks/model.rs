@@ -62,9 +62,9 @@ pub struct PollInfo {
 /// By when the executor of a task has to report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct FeedbackInfo {
-    /// So long after it was handed over a turn has failed of which nothing was heard: from 1 s to 30 d.
+    /// So long after it was handed over, or its call was answered, a turn has failed of which nothing was heard: from 1 s to 30 d.
     pub deadline: Length,
-    /// From the first heartbeat on, the same without another one: from 2 s, with a value above 64 KiB from 30 s, to `deadline`;
+    /// From the first heartbeat on, the same without another one: from 2 s, with more than 64 KiB to send from 30 s, to `deadline`;
     /// `deadline` if nothing is said.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat: Option<Length>,
@@ -150,6 +150,9 @@ pub struct HttpTask {
     /// Asks again until the thing has happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollInfo>,
+    /// A call that succeeds hands the task over: it goes on until an executor reports. Not beside `poll`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackInfo>,
 }
 
 /// A request for a record in a topic.
@@ -384,7 +387,7 @@ pub struct Attempt {
 pub struct ResultReport {
     /// `finished`; `failed`: it is to be tried again, if retries are left; `gone`: it is not.
     pub outcome: String,
-    /// `x-delay-ticket` of the record.
+    /// `x-delay-ticket` of the record, or `waterclock-ticket` of the call.
     pub ticket: String,
     /// What went wrong: one line, at most 200 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -406,7 +409,7 @@ pub struct ResultReport {
 /// A sign that the executor of a turn is at work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatReport {
-    /// `x-delay-ticket` of the record.
+    /// `x-delay-ticket` of the record, or `waterclock-ticket` of the call.
     pub ticket: String,
     /// Who says so: one line, at most 255 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]

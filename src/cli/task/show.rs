@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::{output, table};
-use crate::api::tasks::model::{Attempt, Length, TaskView};
+use crate::api::tasks::model::{Attempt, FeedbackInfo, Length, TaskView};
 use crate::engine::UnixMillis;
 
 fn time(at: Option<u64>) -> String {
@@ -107,6 +107,10 @@ pub(super) fn whole(task: &TaskView) -> String {
     }
     if let Some(poll) = &task.poll {
         row("polls", format!("each {}, at most {} times", length(&poll.interval), poll.rounds));
+    }
+    if let Some(FeedbackInfo { deadline, heartbeat }) = &task.feedback {
+        let beat = heartbeat.as_ref().map(|of| format!(", heartbeats within {}", length(of)));
+        row("reports", format!("within {}{}", length(deadline), beat.unwrap_or_default()));
     }
     if let Some(topic) = &task.topic {
         let at =
@@ -232,6 +236,8 @@ mod tests {
         assert!(paused.contains("waits for paused (project, service)"), "{paused}");
         let cancelling = told(json!({"cancelling": true}));
         assert!(cancelling.contains("cancel written, and not decided yet"), "{cancelling}");
+        let reports = told(json!({"feedback": {"deadline": "1h", "heartbeat": 30}}));
+        assert!(reports.contains("reports within 1h, heartbeats within 30s\n"), "{reports}");
         let polls = told(json!({
             "poll": {"interval": 90, "rounds": 5}, "timeout": "1m30s", "expect": "2xx,404", "headers": [["a", "b"]],
         }));

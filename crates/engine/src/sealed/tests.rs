@@ -114,12 +114,15 @@ fn what_is_not_sealed_for_the_topic_is_refused() {
         Record::new(None, work.value(), headers)
     };
     let of_another_key = StateKey::new([8; 32]);
+    let said: (&[u8], Option<&[u8]>) =
+        (header::RESULT.as_bytes(), Some(br#"{"outcome":"started","cursor":"x"}"#));
     let cases = [
         ("a submission", submitted()),
         ("a cancel of a submission", cancel(&key(), UnixMillis(0), &id)),
         ("a result", result_record(&key(), &task, &Said::Cancelled, "w", Form::Whole)),
         ("another id", with(header::ID, b"0123456789abcdef0123456789abcdef")),
         ("another specification", with(header::TASK, b"{}")),
+        ("a cursor", Record::new(None, work.value(), work.headers().chain([said]))),
         ("another key", Record::new(Some(b"k"), work.value(), work.headers())),
         ("nothing", Record::new(None, Some(b"x"), std::iter::empty())),
         ("another namespace", cancel(&of_another_key, UnixMillis(0), &id)),

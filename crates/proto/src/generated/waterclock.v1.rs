@@ -81,7 +81,7 @@ pub struct Options {
     /// Asks again until the thing has happened. HTTP tasks only.
     #[prost(message, optional, tag = "2")]
     pub poll: ::core::option::Option<Poll>,
-    /// The task goes on after its record was delivered, until an executor reports. Kafka tasks only.
+    /// The task goes on after its record was delivered or its call has succeeded, until an executor reports. Not beside poll.
     #[prost(message, optional, tag = "3")]
     pub feedback: ::core::option::Option<Feedback>,
     /// It is not begun any more from then on, in epoch milliseconds.
@@ -132,10 +132,10 @@ pub struct Poll {
 /// By when the executor of a task has to report.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Feedback {
-    /// So long after it was handed over a turn has failed of which nothing was heard: from 1 s to 30 d.
+    /// So long after it was handed over, or its call was answered, a turn has failed of which nothing was heard: from 1 s to 30 d.
     #[prost(message, optional, tag = "1")]
     pub deadline: ::core::option::Option<::prost_types::Duration>,
-    /// From the first heartbeat on, the same without another one: from 2 s, with a value above 64 KiB from 30 s; the deadline if
+    /// From the first heartbeat on, the same without another one: from 2 s, with more than 64 KiB to send from 30 s; the deadline if
     /// nothing is said.
     #[prost(message, optional, tag = "2")]
     pub heartbeat: ::core::option::Option<::prost_types::Duration>,
@@ -296,7 +296,7 @@ pub struct RetryTaskRequest {
 pub struct ReportResultRequest {
     #[prost(string, tag = "1")]
     pub task_id: ::prost::alloc::string::String,
-    /// x-delay-ticket of the record.
+    /// x-delay-ticket of the record, or waterclock-ticket of the call.
     #[prost(string, tag = "2")]
     pub ticket: ::prost::alloc::string::String,
     #[prost(enumeration = "ReportedOutcome", tag = "3")]
@@ -327,7 +327,7 @@ pub struct ReportResultResponse {
 pub struct HeartbeatRequest {
     #[prost(string, tag = "1")]
     pub task_id: ::prost::alloc::string::String,
-    /// x-delay-ticket of the record.
+    /// x-delay-ticket of the record, or waterclock-ticket of the call.
     #[prost(string, tag = "2")]
     pub ticket: ::prost::alloc::string::String,
     /// Who says so: one line, at most 255 bytes.

@@ -412,8 +412,11 @@ fn a_success_from_inside_of_its_call_ends_the_task() {
 fn a_call_is_only_made_again_where_nobody_knows_that_it_was_accepted() {
     for (takes, is_known) in [(5, true), (5_000, false)] {
         let mut world = World::new(move |_, _| (takes, of(CallOutcome::Accepted)));
-        let id =
-            world.create(1, 2_000, r#","feedback":{"deadline":"1h"},"retry":{"count":1,"interval":1}"#);
+        let id = world.create(
+            1,
+            2_000,
+            r#","feedback":{"deadline":"1h"},"retry":{"count":1,"interval":1}"#,
+        );
         world.after(3_000);
         let first = called(&world, &id);
         world.take_lanes_over();

@@ -9,7 +9,8 @@ use crate::allow::Allow;
 use crate::header;
 use crate::ladder::Ladder;
 use crate::messages::{
-    Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start, Target, TracedTurn,
+    Action, Answer, Batch, Blame, Commit, Destination, Event, HeaderRewrite, Refused, Start,
+    Target, TracedTurn,
 };
 use crate::sealed::Ticket;
 use crate::sealed::{self, CopyTerms, Submission, WantedCopy, Work};
