@@ -129,6 +129,7 @@ const CASES: &[Case] = &[
     (Mutation::OpensMore, TASKS, &["open calls"], 100),
     (Mutation::ForgetsHeartbeats, TASKS, &["feedback"], 100),
     (Mutation::ForgetsSuccesses, TASKS, &["feedback"], 100),
+    (Mutation::FinishesAccepted, TASKS, &["feedback"], 100),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

@@ -181,6 +181,8 @@ pub enum Mutation {
     ForgetsHeartbeats,
     /// Lanes do not read what executors report.
     ForgetsSuccesses,
+    /// A worker takes a task for finished that its executor has only accepted.
+    FinishesAccepted,
 }
 
 impl Mutation {
@@ -276,6 +278,7 @@ impl Mutation {
             Self::OpensMore,
             Self::ForgetsHeartbeats,
             Self::ForgetsSuccesses,
+            Self::FinishesAccepted,
         ]
     }
 }

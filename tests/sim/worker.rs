@@ -391,8 +391,14 @@ impl World {
                         scope: task.scope.clone(),
                         worker,
                         is_open: true,
+                        traced: task.traced.clone(),
                     };
-                    let (takes, result, is_away) = self.called(called);
+                    let (takes, mut result, is_away) = self.called(called);
+                    if self.mutation == Some(Mutation::FinishesAccepted)
+                        && result.outcome == Outcome::Accepted
+                    {
+                        result.outcome = Outcome::Finished;
+                    }
                     (takes, result, is_away, Some(self.tasks.calls.len() - 1))
                 }
             };

@@ -11,11 +11,10 @@ mod watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use waterclock::engine::messages::{Answer, Outcome};
-use waterclock::engine::sealed::Ticket;
+use waterclock::engine::messages::{Answer, Outcome, TracedTurn};
 use waterclock::engine::sealed::{self, Submission};
 use waterclock::engine::task::registry::Registry;
-use waterclock::engine::task::result::TaskResult;
+use waterclock::engine::task::result::{Outcome as CallOutcome, TaskResult};
 use waterclock::engine::timers::{Change, Timer, TimerId, Version};
 use waterclock::engine::work::{Scope, Turn};
 use waterclock::engine::{Offset, Record, UnixMillis};
@@ -56,6 +55,8 @@ pub struct Called {
     pub scope: Scope,
     pub worker: usize,
     pub is_open: bool,
+    /// What it tells the executor.
+    pub traced: Option<TracedTurn>,
 }
 
 /// All that is known of tasks in a world.
@@ -276,11 +277,11 @@ impl World {
             self.breach("one call a turn", format!("turn {turn} of task {task} is called again"));
         }
         self.check_stopped(&called);
-        if let Some(feedback) = self.tasks.drafts[task].spec.feedback()
-            && answer.1.outcome == waterclock::engine::task::result::Outcome::Accepted
+        self.check_cursor(&called);
+        if let Some(traced) = called.traced.clone()
+            && answer.1.outcome == CallOutcome::Accepted
         {
-            let (version, heartbeat) = (called.version, feedback.heartbeat);
-            self.take_turn(task, Ticket { version, turn, heartbeat });
+            self.take_ticket(task, &traced.ticket);
         }
         self.tasks.calls.push(called);
         self.check_open(self.tasks.calls.len() - 1);

@@ -18,13 +18,23 @@ pub(super) fn check(world: &World, found: &mut Found) {
             found.push(("feedback", what));
         }
     }
+    for (task, draft) in world.tasks.drafts.iter().enumerate() {
+        let state = world.task_now(task).map(|timer| timer.state);
+        let is_done = |(_, of): (_, &Report)| of.task == task && of.said == Said::Finished;
+        if draft.spec.feedback().is_some()
+            && state == Some(TimerState::Delivered)
+            && !reports(world).any(is_done)
+        {
+            found.push(("feedback", format!("nobody has said that task {task} is done")));
+        }
+    }
 }
 
 /// One version of a task with feedback.
 pub(super) fn one_life(world: &World, task: usize, seen: &[(Time, Timer)], found: &mut Found) {
     let version = seen[0].1.version;
     let apart = Millis(world.plan.clocks_apart());
-    let settle = world.plan.setup.limits.settle.unwrap_or_default();
+    let settle = Millis(world.plan.settle);
     let progress = |timer: &Timer| timer.task.unwrap_or_default();
     let turns = seen.iter().map(|(_, timer)| progress(timer).turn).max().unwrap_or_default();
     for turn in 1..=turns {

@@ -13,7 +13,7 @@ use waterclock::engine::{Offset, Record, UnixMillis};
 use crate::broker::{Place, Time};
 use crate::network::{Act, Scheduled};
 use crate::plan::SECOND;
-use crate::world::World;
+use crate::world::{Called, World};
 
 /// Percent of reports that somebody writes twice.
 const TWICE: u32 = 15;
@@ -70,14 +70,35 @@ impl World {
         let (Some(ticket), Some(id)) = (of(header::TICKET), of(header::ID)) else { return };
         let mut drafts = self.tasks.drafts.iter();
         let Some(task) = drafts.position(|draft| draft.id.as_str() == id) else { return };
-        match Ticket::read(&ticket, &self.plan.setup.key, &self.tasks.drafts[task].id) {
+        self.take_ticket(task, &ticket);
+    }
+
+    /// An executor is handed a turn with this ticket.
+    pub(super) fn take_ticket(&mut self, task: usize, ticket: &str) {
+        match Ticket::read(ticket, &self.plan.setup.key, &self.tasks.drafts[task].id) {
             Ok(ticket) => self.take_turn(task, ticket),
             Err(error) => self.breach("as agreed", format!("the ticket of task {task}: {error}")),
         }
     }
 
+    /// A call says how far an executor of an earlier turn came.
+    pub(super) fn check_cursor(&mut self, called: &Called) {
+        let Called { task, turn, traced, .. } = called;
+        let Some(cursor) = traced.as_ref().and_then(|traced| traced.cursor.as_deref()) else {
+            return;
+        };
+        let report = cursor.parse().ok().and_then(|of: usize| self.tasks.executors.reports.get(of));
+        let is_of = |report: &Report| {
+            report.task == *task && report.ticket.turn < *turn && report.said == Said::Started
+        };
+        if !report.is_some_and(is_of) {
+            self.breach("as agreed", format!("turn {turn} of task {task} has the cursor {cursor}"));
+        }
+        self.count("calls with a cursor");
+    }
+
     /// An executor takes a turn, and knows what it will do.
-    pub(super) fn take_turn(&mut self, task: usize, ticket: Ticket) {
+    fn take_turn(&mut self, task: usize, ticket: Ticket) {
         let of = (task, ticket.turn, ticket.version.first_appended);
         let Some(Feedback { deadline, .. }) = self.tasks.drafts[task].spec.feedback() else {
             return self.breach("as agreed", format!("task {task} has a ticket"));
@@ -87,7 +108,7 @@ impl World {
         }
         self.count("turns taken by executors");
         let (deadline, beat) = (deadline.0, ticket.heartbeat.0);
-        let settle = self.plan.setup.limits.settle.map_or(0, |settle| settle.0);
+        let settle = self.plan.settle;
         let soon = self.chance.spread(10, deadline - deadline / 10);
         let close = deadline - settle.min(deadline) - self.chance.between(0, SECOND).min(deadline);
         let late = deadline + self.chance.between(0, 15 * SECOND);
