@@ -26,6 +26,9 @@ pub struct Call {
     pub turn: u32,
     /// `waterclock-attempt`.
     pub attempt: u32,
+    /// `waterclock-ticket` and `waterclock-cursor`.
+    pub ticket: Option<String>,
+    pub cursor: Option<String>,
     /// `webhook-timestamp`: when the caller made the request, in seconds.
     pub made: u64,
     /// When it began, by this machine's clock.
@@ -215,11 +218,12 @@ fn read(
         }
     }
     let began = now_ms();
-    let header = |name: &str| {
+    let maybe = |name: &str| {
         let mut pairs = head.iter().filter_map(|line| line.split_once(": "));
         let found = pairs.find(|(of, _)| of.eq_ignore_ascii_case(name));
-        found.map(|(_, value)| value.to_owned()).unwrap_or_default()
+        found.map(|(_, value)| value.to_owned())
     };
+    let header = |name: &str| maybe(name).unwrap_or_default();
     let target = head.first().and_then(|line| line.split(' ').nth(1)).unwrap_or_default();
     let mut body = header("content-length").parse().unwrap_or_default();
     // What is not read when a connection is closed makes it a reset.
@@ -232,6 +236,8 @@ fn read(
         id: header("webhook-id"),
         turn: header("waterclock-turn").parse().unwrap_or_default(),
         attempt: header("waterclock-attempt").parse().unwrap_or_default(),
+        ticket: maybe("waterclock-ticket"),
+        cursor: maybe("waterclock-cursor"),
         made: header("webhook-timestamp").parse().unwrap_or_default(),
         began,
         ended: None,

@@ -1,5 +1,7 @@
 //! Feedback: the executor of a Kafka task reports in time, late, never, or that it failed; and the owner of the lanes dies meanwhile.
 
+mod calls;
+
 use std::thread::sleep;
 use std::time::Duration;
 
