@@ -108,7 +108,7 @@ const CASES: &[Case] = &[
     (Mutation::SaysCancelled, TASKS, &["cancelled means never"], 100),
     (Mutation::CountsHandOvers, TASKS, &["interruptions"], 100),
     (Mutation::ForgetsCredits, TASKS, &["credits"], 100),
-    (Mutation::WaitsForResults, TASKS, &["on time"], 200),
+    (Mutation::WaitsForResults, TASKS, &["on time"], 100),
     (Mutation::ForgetsEnded, TASKS, &["one task"], 100),
     (Mutation::OffsetsWithoutResults, TASKS, &["liveness"], 30),
     (Mutation::FreesEarly, TASKS, &["one end"], 30),
