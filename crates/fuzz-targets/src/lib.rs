@@ -11,8 +11,8 @@ mod run;
 mod tasks;
 
 pub use parts::{
-    changelog, headers, index, metadata, registry, state, task_result, task_specification, texts,
-    tokens,
+    changelog, headers, index, metadata, registry, state, task_reports, task_result,
+    task_specification, texts, tokens,
 };
 pub use run::records;
 pub use tasks::task_records;

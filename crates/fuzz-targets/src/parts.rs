@@ -12,13 +12,19 @@ use waterclock_engine::header::{
     self, Code, DETAIL_MAX, ID_MAX, LABEL_MAX, Refusal, TOPIC_MAX, duration, until,
 };
 use waterclock_engine::ladder;
+use waterclock_engine::sealed;
 use waterclock_engine::state::{Bound, Kind, State, StateKey, SubmissionOrder, TaskState};
+use waterclock_engine::task::id::TaskId;
 use waterclock_engine::task::registry::{self, Registry};
+use waterclock_engine::task::report::{self, Report};
 use waterclock_engine::task::result::{RESULT_MAX, TaskResult};
 use waterclock_engine::task::spec::{SPEC_MAX, Spec};
 use waterclock_engine::timers::{Change, TimerState, Version, progress};
 use waterclock_engine::window::{METADATA_MAX, OffsetState, Window};
 use waterclock_engine::{Millis, Offset, UnixMillis};
+
+/// Longest report that is read, in bytes.
+const REPORT_MAX: usize = 8 * 1024;
 
 /// Names of the contract, so that a fuzzer need not guess them.
 pub(super) const NAMES: [&str; 17] = [
@@ -225,6 +231,49 @@ pub fn task_result(bytes: &[u8]) {
             assert_eq!(TaskResult::parse(json.as_bytes()), Ok(result));
         }
         Err(wrong) => assert!(!wrong.to_string().chars().any(char::is_control), "{wrong}"),
+    }
+}
+
+/// What an executor sends: a ticket opens for its own task and namespace only, and what a report says can be said to a lane.
+pub fn task_reports(bytes: &[u8]) {
+    let mut input = Input(bytes);
+    let (id, other) = (TaskId::of_request("p", "a", None), TaskId::of_request("p", "b", None));
+    let (Ok(id), Ok(other)) = (id, other) else { return };
+    let (key, foreign) = (StateKey::new([1; 32]), StateKey::new([2; 32]));
+    let ticket = sealed::Ticket {
+        version: Version {
+            first_appended: UnixMillis(input.number()),
+            offset: Offset(input.number().cast_signed()),
+        },
+        turn: input.number() as u32,
+        heartbeat: Millis(u64::from(input.number() as u32)),
+    };
+    let text = ticket.to_text(&key, &id);
+    assert_eq!(sealed::Ticket::read(&text, &key, &id), Ok(ticket));
+    assert!(sealed::Ticket::read(&text, &foreign, &id).is_err());
+    assert!(sealed::Ticket::read(&text, &key, &other).is_err());
+    let mut changed = text.clone().into_bytes();
+    flip(&mut changed, &mut input);
+    if changed != text.as_bytes() {
+        let changed = String::from_utf8_lossy(&changed);
+        assert!(sealed::Ticket::read(&changed, &key, &id).is_err(), "{changed}");
+    }
+    let json = input.0;
+    assert!(sealed::Ticket::read(&String::from_utf8_lossy(json), &key, &id).is_err());
+    for read in [report::read_result(json, REPORT_MAX), report::read_heartbeat(json, REPORT_MAX)] {
+        match read {
+            Ok(Report { result, .. }) => {
+                assert!(sealed::may_be_feedback(result.outcome), "{result:?}");
+                let json = result.to_json();
+                assert_eq!(TaskResult::parse(json.as_bytes()), Ok(result));
+            }
+            Err(wrongs) => {
+                assert!(!wrongs.is_empty());
+                for wrong in wrongs {
+                    assert!(!wrong.to_string().chars().any(char::is_control), "{wrong}");
+                }
+            }
+        }
     }
 }
 

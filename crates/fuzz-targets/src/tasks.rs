@@ -20,17 +20,19 @@ const IDS: [&str; 3] = [
     "k0000000a-00112233445566778899aabbccddeeff",
     "schedule.shop.nightly",
 ];
-const SPECS: [&str; 4] = [
+const SPECS: [&str; 5] = [
     r#"{"type":"http","project":"p","group":"g","url":"http://a.example/","retry":{"count":2,"interval":5}}"#,
     r#"{"type":"http","project":"p","group":"g","service":"s","path":"/x","poll":{"interval":"10s","rounds":3}}"#,
     r#"{"type":"kafka","project":"p","group":"g","topic":"orders"}"#,
+    r#"{"type":"kafka","project":"p","group":"g","topic":"orders","feedback":{"deadline":"10s","heartbeat":"2s"}}"#,
     r#"{"type":"kafka","project":"p","group":"h","topic":"abc","partition":1,"retry":{"count":1}}"#,
 ];
-const RESULTS: [&str; 4] = [
+const RESULTS: [&str; 5] = [
     r#"{"outcome":"finished"}"#,
     r#"{"outcome":"failed","status":503,"retry_after_ms":3000,"error":"away"}"#,
     r#"{"outcome":"deferred","until":1800000500000,"breaker":true}"#,
     r#"{"outcome":"interrupted","in_doubt":true}"#,
+    r#"{"outcome":"started","cursor":"row:7","percent":40}"#,
 ];
 /// Records of one input, and results of one more.
 const RECORDS_MAX: usize = 8;
@@ -53,13 +55,19 @@ fn sealed(input: &mut Input<'_>, key: &StateKey, kind: Kind) -> Option<Record> {
         headers.extend(header(input));
     }
     headers.push((header::ID.as_bytes(), one_of(input, &IDS)));
-    headers.push((header::TASK.as_bytes(), one_of(input, &SPECS)));
-    if kind == Kind::Result {
+    let action = input.byte() & 15;
+    let is_feedback = kind == Kind::Submit && action & 3 == 3;
+    // A success and a heartbeat come without the payload.
+    if !is_feedback || action & 4 == 0 {
+        headers.push((header::TASK.as_bytes(), one_of(input, &SPECS)));
+    }
+    if kind == Kind::Result || is_feedback {
         headers.push((header::RESULT.as_bytes(), one_of(input, &RESULTS)));
     }
-    match input.byte() & 15 {
+    match action {
         0 => headers.push((header::ACTION.as_bytes(), Some(b"cancel"))),
         1 => headers.push((header::ACTION.as_bytes(), Some(b"replace"))),
+        _ if is_feedback => headers.push((header::ACTION.as_bytes(), Some(b"result"))),
         _ => {}
     }
     let body = digest(&Record::new(of_record, value, headers.iter().copied()));

@@ -101,6 +101,11 @@ fn results_of_tasks_are_read_back_or_refused() {
 }
 
 #[test]
+fn reports_of_executors_are_read_and_tickets_open_for_their_task_only() {
+    read_again("task_reports", targets::task_reports);
+}
+
+#[test]
 fn records_of_tasks_are_read_as_they_were_sealed_or_refused() {
     read_again("task_records", targets::task_records);
 }

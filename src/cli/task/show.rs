@@ -144,6 +144,12 @@ pub(super) fn whole(task: &TaskView) -> String {
     if task.rounds > 0 {
         row("rounds", task.rounds.to_string());
     }
+    if task.interruptions > 0 {
+        row(
+            "interruptions",
+            format!("{} (a worker was lost, and may have called)", task.interruptions),
+        );
+    }
     if let Some(last) = &task.last {
         row("last", said(last));
         if let Some(response) = &last.response {
@@ -254,6 +260,12 @@ mod tests {
         );
         assert!(failed.contains("waterclock task retry 9f2c"), "{failed}");
         assert!(failed.contains("failed 500"), "{failed}");
+        assert!(!failed.contains("interruptions"), "{failed}");
+        let lost = told(json!({"interruptions": 2}));
+        assert!(
+            lost.contains("interruptions 2 (a worker was lost, and may have called)"),
+            "{lost}"
+        );
     }
 
     #[test]
