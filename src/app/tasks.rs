@@ -378,6 +378,8 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
         timers::TaskStatus::Ready if !paused.is_empty() => Some(WaitsFor::Paused),
         timers::TaskStatus::Ready if progress.breaker => Some(WaitsFor::Breaker),
+        // A record for a topic is under no limit: it leaves with the next batch.
+        timers::TaskStatus::Ready if kafka.is_some() => None,
         timers::TaskStatus::Ready => Some(WaitsFor::Limit),
         _ => None,
     };

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::cancel::asked;
@@ -185,7 +186,7 @@ impl Common {
     fn send(&self, of: &str, key: Option<&[u8]>, body: &Value, global: &Global) -> Outcome {
         let client = self.to.open(global)?;
         // A request id may be that of a task that there is, or was: then nothing is created.
-        let id = self.request_id.as_deref().filter(|_| !global.json());
+        let id = self.request_id.as_deref();
         let id = id.and_then(|id| TaskId::of_request(&self.project, id, key).ok());
         let before = id.and_then(|id| {
             let path = format!("v1/tasks/{id}");
@@ -194,12 +195,40 @@ impl Common {
         });
         let path = format!("v1/tasks/{of}");
         let told = client.ask(Kind::Create, &Method::POST, &path, &[], Some(body))?;
-        if global.json() {
-            return output::line(&told.to_string());
-        }
-        let Created { task_id, trigger_at } = typed(&told)?;
-        output::line(&created(&task_id, trigger_at, before.as_ref()))
+        let new: Created = typed(&told)?;
+        let before = before.as_ref();
+        output::line(&match global.json() {
+            true => json!(CreatedOrThere::of(new, before)).to_string(),
+            false => created(&new.task_id, new.trigger_at, before),
+        })
     }
+}
+
+/// What a create has come to, for a program.
+#[derive(Serialize)]
+struct CreatedOrThere {
+    #[serde(flatten)]
+    task: Created,
+    /// There was one with the request id already, and nothing was created: its state.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    existed: Option<TaskStatus>,
+}
+
+impl CreatedOrThere {
+    fn of(new: Created, before: Option<&TaskView>) -> Self {
+        match before.filter(|task| !is_unborn(task)) {
+            Some(old) => Self {
+                task: Created { trigger_at: old.trigger_at, ..new },
+                existed: Some(old.task_status),
+            },
+            None => Self { task: new, existed: None },
+        }
+    }
+}
+
+/// One that was refused when it was created can be created again.
+fn is_unborn(task: &TaskView) -> bool {
+    task.task_status == TaskStatus::Failed && task.attempts_total == 0
 }
 
 /// What a create has come to, by what was there before it.
@@ -207,8 +236,7 @@ fn created(task_id: &str, trigger_at: u64, before: Option<&TaskView>) -> String 
     let due = |at| output::time(UnixMillis(at));
     match before {
         None => format!("{task_id}  due {}", due(trigger_at)),
-        // One that was refused when it was created can be created again.
-        Some(task) if task.task_status == TaskStatus::Failed && task.attempts_total == 0 => {
+        Some(task) if is_unborn(task) => {
             format!(
                 "{task_id}  due {}; it failed before ({}): `waterclock task get {task_id}` says whether it is there now",
                 due(trigger_at),
@@ -446,7 +474,7 @@ impl Get {
         if self.payload && told["payload"].is_null() {
             let task: TaskView = typed(&told)?;
             output::aside(if task.task_status.is_final() {
-                "what it sends is not kept any more: only a task that has failed keeps it once it has ended"
+                "what it sends is not kept any more: only a task that has failed or expired keeps it once it has ended"
             } else {
                 "what it sends was not found: it may be on its way between topics; ask again"
             });
@@ -748,6 +776,16 @@ mod tests {
         // It was refused when it was created: nobody knows yet whether it is again.
         let again = said(Some(&before("failed", 0)));
         assert!(again.contains("it failed before (target_denied)"), "{again}");
+        // A program learns the same.
+        let json = |before: Option<&TaskView>| {
+            let new = Created { task_id: "a1".to_owned(), trigger_at: 1_767_312_000_000 };
+            json!(CreatedOrThere::of(new, before))
+        };
+        let new = json!({"task_id": "a1", "trigger_at": 1_767_312_000_000_u64});
+        assert_eq!((json(None), json(Some(&before("failed", 0)))), (new.clone(), new));
+        let there =
+            json!({"task_id": "a1", "trigger_at": 1_767_225_600_000_u64, "existed": "cancelled"});
+        assert_eq!(json(Some(&before("cancelled", 0))), there);
     }
 
     #[test]

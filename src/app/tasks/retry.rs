@@ -69,7 +69,7 @@ fn refused(end: TaskRetry) -> Option<Failure> {
             )))
         }
         TaskRetry::Unborn(code) => Some(Failure::NotRetryable(format!(
-            "it was refused when it was created ({code}); mend that, and create it again, with the same request_id"
+            "it was refused when it was created ({code}); mend that, and create it again, with the same request_id if it had one"
         ))),
         TaskRetry::Pending => Some(Failure::Unknown(
             "the retry is written, and its lane has not decided it yet; look at the task, or retry it again"

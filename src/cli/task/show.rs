@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::{output, table};
-use crate::api::tasks::model::{Attempt, FeedbackInfo, Length, TaskView};
+use crate::api::tasks::model::{Attempt, FeedbackInfo, Length, TaskStatus, TaskView};
 use crate::engine::UnixMillis;
 
 fn time(at: Option<u64>) -> String {
@@ -129,6 +129,7 @@ pub(super) fn whole(task: &TaskView) -> String {
     if let Some(code) = &task.code {
         let code = text(code);
         let why = match &task.last {
+            _ if task.task_status == TaskStatus::Expired => "its expires_at was over".to_owned(),
             Some(_) => {
                 format!("to have it called again: waterclock task retry {}", text(&task.task_id))
             }
@@ -261,6 +262,11 @@ mod tests {
         assert!(failed.contains("waterclock task retry 9f2c"), "{failed}");
         assert!(failed.contains("failed 500"), "{failed}");
         assert!(!failed.contains("interruptions"), "{failed}");
+        let expired = told(
+            json!({"task_status": "expired", "code": "expired", "last": {"turn": 1, "outcome": "failed", "status": 500}}),
+        );
+        assert!(expired.contains("expired (its expires_at was over)"), "{expired}");
+        assert!(!expired.contains("task retry"), "{expired}");
         let lost = told(json!({"interruptions": 2}));
         assert!(
             lost.contains("interruptions 2 (a worker was lost, and may have called)"),
