@@ -40,6 +40,8 @@ pub(in crate::api) struct World {
     pub(in crate::api) report: Option<TaskReport>,
     /// What a cancel becomes; `None`: it hangs.
     pub(in crate::api) outcome: Option<CancelOutcome>,
+    /// Ids that were looked up.
+    looks: Vec<TaskId>,
     /// The filter of the last list.
     pub(in crate::api) filter: Option<TaskFilter>,
     /// Why everything fails.
@@ -89,7 +91,8 @@ impl Desk for Fake {
     }
 
     fn get<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskView>, Failure>> {
-        let world = self.0.lock();
+        let mut world = self.0.lock();
+        world.looks.push(id.clone());
         Box::pin(ready(world.fails(world.tasks.get(id.as_str()).cloned())))
     }
 
@@ -791,6 +794,14 @@ async fn a_token_does_what_its_role_allows_in_its_projects() {
         assert_eq!(told.headers.contains_key(header::WWW_AUTHENTICATE), *status == 401);
     }
     assert_eq!(api.world().cancelled, ["mine"]);
+    // Of a foreign task as long as of none: the look at nothing is made, too.
+    for (id, absent) in [("other", true), ("mine", false), ("never", false)] {
+        api.world().looks.clear();
+        api.ask("reader", "GET", &format!("/v1/tasks/{id}"), &none).await;
+        let mut want = vec![TaskId::parse(id).expect("an id")];
+        want.extend(absent.then(|| want[0].absent_beside()));
+        assert_eq!(api.world().looks, want);
+    }
     // A list without a project is one of the token's projects.
     for (token, want) in [("reader", Some(["shop".to_owned()].into())), ("admin", None)] {
         api.ask(token, "GET", "/v1/tasks", &none).await;

@@ -21,6 +21,8 @@ pub const REQUEST_ID_MAX: usize = 128;
 const DOMAIN: &[u8] = b"waterclock task";
 /// What is hashed before an id to spread tasks over a window.
 const WINDOW: &[u8] = b"waterclock window";
+/// What is hashed before an id to make one that no task has.
+const ABSENT: &[u8] = b"waterclock no task";
 /// Hex digits of a hash of a key.
 const KEY_DIGITS: usize = 8;
 
@@ -100,8 +102,7 @@ impl TaskId {
     /// The lane of the task: that of the key whose hash the id begins with, else that of the id.
     #[must_use]
     pub fn lane_of(&self, lanes: u16) -> Lane {
-        let hash = self.key_hash().unwrap_or_else(|| murmur2::murmur2(self.0.as_bytes()));
-        Lane(murmur2::partition_of(hash, lanes))
+        Lane(murmur2::partition_of(self.lane_hash(), lanes))
     }
 
     /// How much later than it was asked for this task is due, if tasks are spread over a window: less than the window, and always
@@ -113,6 +114,19 @@ impl TaskId {
         let mut bytes = [0; 8];
         bytes.copy_from_slice(&hash[..8]);
         Millis(u64::from_be_bytes(bytes).checked_rem(window.0).unwrap_or(0))
+    }
+
+    /// Another id, of the same lane, that no task has.
+    #[must_use]
+    pub fn absent_beside(&self) -> Self {
+        let hash = Sha256::new().chain_update(ABSENT).chain_update(self.0.as_bytes()).finalize();
+        let mut bytes = [0; 16];
+        bytes.copy_from_slice(&hash[..16]);
+        Self(format!("k{:08x}-{:032x}", self.lane_hash(), u128::from_be_bytes(bytes)).into())
+    }
+
+    fn lane_hash(&self) -> u32 {
+        self.key_hash().unwrap_or_else(|| murmur2::murmur2(self.0.as_bytes()))
     }
 
     /// The hash of the key, where the id begins with one.

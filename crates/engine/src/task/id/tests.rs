@@ -168,3 +168,18 @@ fn tasks_are_spread_evenly_over_a_window_and_each_has_its_place_there() {
     assert_eq!(id(1).offset_in(Millis::HOUR), Millis(1_840_239));
     assert_eq!([0, 1].map(|window| id(1).offset_in(Millis(window))), [Millis(0); 2]);
 }
+
+#[test]
+fn beside_each_task_there_is_an_id_of_its_lane_that_no_task_has() {
+    for key in [None, Some(&b"order-17"[..])] {
+        let id = of("shop", "a", key);
+        let beside = id.absent_beside();
+        assert_ne!(beside, id);
+        assert_eq!(TaskId::parse(beside.as_str()), Ok(beside.clone()));
+        for lanes in [1, 6, 100] {
+            assert_eq!(beside.lane_of(lanes), id.lane_of(lanes));
+        }
+        assert_eq!(id.absent_beside(), beside);
+        assert_ne!(of("shop", "b", key).absent_beside(), beside);
+    }
+}
