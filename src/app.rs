@@ -27,6 +27,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::api::auth::Access;
+use crate::api::tls::{Certificates, TlsError};
 use crate::api::{self, Front, Gate, Hosts, Report, Rooms, Status as _};
 use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{LaneThreads, Members, member};
@@ -59,6 +60,9 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
+    /// A certificate or a key cannot be used; put the file right. Nothing has started.
+    #[error("could not set up TLS (http)")]
+    Tls(#[from] TlsError),
     /// Nobody said which topics records may go to, and others may use these brokers. Nothing has started.
     #[error(
         "allow is not set, and brokers {brokers} are not on this machine: anyone who may write a delay could write to any \
@@ -121,12 +125,15 @@ pub async fn run_reloading(
             None
         }
     };
+    let certificates = Certificates::open(access::tls(&config))?;
+    let (tls, peers) = (certificates.listener(), certificates.peers());
     let address = config.http.unwrap_or_else(|| (Ipv4Addr::LOCALHOST, 0).into());
     let refused = |source| Error::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(refused)?;
     let local = listener.local_addr().map_err(refused)?;
-    tracing::info!(address = %local, "HTTP server listens");
+    tracing::info!(address = %local, tls = tls.is_some(), "HTTP server listens");
     let advertise = config.advertise.clone().unwrap_or_else(|| reached_at(local));
+    certificates.warn_if_strange(&advertise);
     let files = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     warn_if_short_of(files);
     warn_if_open(&config);
@@ -135,19 +142,22 @@ pub async fn run_reloading(
     let gate = Arc::new(Gate::new(files));
     let own = config.http_hosts.iter().map(String::as_str).chain([advertise.as_str()]);
     let access = Arc::new(Access::default());
-    access.set(access::tokens(&config), access::issuer(&config, None));
+    access.set(access::tokens(&config), access::issuer(&config, None), access::principals(&config));
     access::warn_if_open(&config);
-    let front = Front::new(Hosts::new(own), Arc::clone(&gate), Arc::clone(&access));
+    let front = Front::new(Hosts::new(own), Arc::clone(&gate), Arc::clone(&access), peers.clone());
     let health = Arc::new(Health::new(figures.clone(), gate));
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let tasks = config.roles.api.then(|| TasksOfInstance::new(&known).rooms(&config));
+    let tasks = config.roles.api.then(|| TasksOfInstance::new(&known, peers).rooms(&config));
     let counting = tasks
         .clone()
         .map(|tasks| tokio::spawn(api::tasks::count_pending(tasks, closed(&stopping))));
     let rooms = Rooms { timers, tasks };
-    let serving = tokio::spawn(api::serve(listener, status, rooms, front, closed(&stopping)));
+    let serving = api::serve((listener, tls), status, rooms, front, closed(&stopping));
+    let serving = tokio::spawn(async {
+        tokio::select! { () = serving => {}, () = certificates.follow() => {} }
+    });
     let tidying = tokio::spawn(tidy(figures, closed(&stopping)));
 
     let ended = lanes(config, advertise, reloads, (&health, &known, &access), stop).await;
@@ -222,7 +232,8 @@ async fn lanes(
             }
             Some(new) = reloads.recv() => {
                 now = reload(&now, &new, &lane_threads);
-                access.set(access::tokens(&now), access::issuer(&now, access.issuer()));
+                let issuer = access::issuer(&now, access.issuer());
+                access.set(access::tokens(&now), issuer, access::principals(&now));
             }
         }
     };

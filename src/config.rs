@@ -68,9 +68,10 @@ pub struct Config {
     /// Range: letters, digits, `.`, `_`, `-`; at most 64 bytes.
     pub instance: Option<String>,
 
-    /// Address to serve health, metrics and the API on. Port 0 takes a free one. Without `api.tokens` and
-    /// `api.jwt` there is no authentication: anyone who reaches it may look at timers and cancel them. So an address that others
-    /// reach than this machine is refused unless there are tokens, or `http-unauthenticated` says that this is meant.
+    /// Address to serve health, metrics and the API on; with `api.tls` over TLS. Port 0 takes a free one. Without `api.tokens`,
+    /// `api.jwt` and `api.tls.principals` there is no authentication: anyone who reaches it may look at timers and cancel them. So an
+    /// address that others reach than this machine is refused unless there is one of them, or `http-unauthenticated` says that this is
+    /// meant.
     ///
     /// Default: not set; a free port on 127.0.0.1, written to the log.
     /// Range: `localhost` or an IP address, and a port, as in `127.0.0.1:8080` or `[::1]:8080`.
@@ -79,7 +80,7 @@ pub struct Config {
 
     /// Whether the API of timers may be served to other machines, though it asks nobody who he is: `http` and `advertise`
     /// may then be addresses that are not this machine's own. Tasks and projects are then still open to this machine alone:
-    /// others need a token.
+    /// others need a token or a certificate.
     ///
     /// Default: `false`. Range: `true` or `false`.
     #[serde(deserialize_with = "text::one")]
@@ -339,6 +340,101 @@ pub struct ApiConfig {
 
     /// Whose signed tokens are taken, too.
     pub jwt: JwtConfig,
+
+    /// The file with the authorities that sign the certificates of instances, in PEM. Commands of this configuration, and this
+    /// instance when it asks another one, trust these and no other, as `--api-ca` does. Read again when it changes.
+    ///
+    /// Default: not set; the authorities of the system. Range: a path.
+    #[serde(deserialize_with = "text::some")]
+    pub ca: Option<PathBuf>,
+
+    /// The file with the certificate that commands of this configuration, and this instance when it asks another one, show where
+    /// they are asked for one, as `--api-client-certificate` does: in PEM, and then its chain. Read again when it changes.
+    ///
+    /// Default: not set; they show none. Range: a path; with `api.client-key`.
+    #[serde(deserialize_with = "text::some")]
+    pub client_certificate: Option<PathBuf>,
+
+    /// The file with the key of `api.client-certificate`, in PEM and without a password.
+    ///
+    /// Default: not set; they show none. Range: a path of a file that not everybody may read.
+    #[serde(deserialize_with = "text::some")]
+    pub client_key: Option<PathBuf>,
+
+    /// TLS of the listener.
+    pub tls: TlsConfig,
+}
+
+/// `[api.tls]`: TLS on the address of `http`.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct TlsConfig {
+    /// The file with the certificate of this instance, in PEM, and then its chain. With it the listener takes TLS only, 1.2 or newer.
+    /// It has to be valid for the host of `advertise`. The files of `api.tls` are read again when they change.
+    ///
+    /// Default: not set; the listener is plain. Range: a path; with `api.tls.key`.
+    #[serde(deserialize_with = "text::some")]
+    pub certificate: Option<PathBuf>,
+
+    /// The file with the key of `api.tls.certificate`, in PEM and without a password.
+    ///
+    /// Default: not set; the listener is plain. Range: a path of a file that not everybody may read.
+    #[serde(deserialize_with = "text::some")]
+    pub key: Option<PathBuf>,
+
+    /// The file with the authorities that sign the certificates of clients, in PEM (mTLS). A client whose certificate none of them has
+    /// signed is refused with its handshake.
+    ///
+    /// Default: not set; clients are asked for no certificate. Range: a path; with `api.tls.principals`, or `api.tls.client-auth` `required`.
+    #[serde(deserialize_with = "text::some")]
+    pub client_ca: Option<PathBuf>,
+
+    /// Whether every client must show a certificate (`required`), those that ask for health and metrics, too, and other instances: so
+    /// `api.client-certificate` has to be set. `optional`: a client without one is asked for a token.
+    ///
+    /// Default: `optional`. Range: `optional` or `required`.
+    #[serde(deserialize_with = "text::one")]
+    pub client_auth: ClientAuth,
+
+    /// Who is known by a client certificate, each an `[[api.tls.principals]]` with `name` (for the log), `subject` (a name of the
+    /// certificate with its kind: `dns:`, `uri:`, `email:`, or `cn:` for the common name), `role` and `projects`, both as in `api.tokens`. The
+    /// first whose subject the certificate has is meant. They are read again at SIGHUP.
+    ///
+    /// Default: empty. Range: at most 1000; the file only; with `api.tls.client-ca`.
+    pub principals: Vec<PrincipalConfig>,
+}
+
+/// Whether a client must show a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// It may.
+    #[default]
+    Optional,
+    /// It must.
+    Required,
+}
+
+/// `[[api.tls.principals]]`: somebody who is known by a client certificate.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct PrincipalConfig {
+    /// Who it is, for the log: 1 to 64 of letters, digits, `.`, `_`, `-`.
+    pub name: String,
+    /// A name of the certificate, with its kind.
+    pub subject: String,
+    /// The projects that he may know of; `*`: all.
+    pub projects: Vec<String>,
+    /// What he may do.
+    #[serde(deserialize_with = "text::one")]
+    pub role: TokenRole,
+}
+
+impl PrincipalConfig {
+    /// The projects that he may know of; `None`: all.
+    #[must_use]
+    pub fn covered(&self) -> Option<&[String]> {
+        covered(&self.projects, self.role)
+    }
 }
 
 /// `[api.jwt]`: who signs tokens (JWT) for callers of the API.
@@ -390,8 +486,8 @@ impl Default for JwtConfig {
 impl ApiConfig {
     /// Whether callers have to say who they are.
     #[must_use]
-    pub fn wants_tokens(&self) -> bool {
-        !self.tokens.is_empty() || self.jwt.issuer.is_some()
+    pub fn wants_credentials(&self) -> bool {
+        !self.tokens.is_empty() || self.jwt.issuer.is_some() || !self.tls.principals.is_empty()
     }
 }
 
@@ -427,10 +523,15 @@ impl TokenConfig {
     /// The projects that it covers; `None`: all.
     #[must_use]
     pub fn covered(&self) -> Option<&[String]> {
-        let is_all = self.projects.is_empty() && self.role == TokenRole::Admin
-            || self.projects.iter().any(|name| name == ALL_PROJECTS);
-        (!is_all).then_some(&self.projects)
+        covered(&self.projects, self.role)
     }
+}
+
+/// `None`: all of them.
+fn covered(projects: &[String], role: TokenRole) -> Option<&[String]> {
+    let is_all = projects.is_empty() && role == TokenRole::Admin
+        || projects.iter().any(|name| name == ALL_PROJECTS);
+    (!is_all).then_some(projects)
 }
 
 /// Stands for all projects.
@@ -651,7 +752,14 @@ impl Config {
     #[must_use]
     pub fn reloaded(&self, other: &Self) -> (Self, Vec<&'static str>) {
         let (allow, allow_all) = (other.allow.clone(), other.allow_all);
-        let mut new = Self { allow, allow_all, api: other.api.clone(), ..self.clone() };
+        let api = ApiConfig {
+            ca: self.api.ca.clone(),
+            client_certificate: self.api.client_certificate.clone(),
+            client_key: self.api.client_key.clone(),
+            tls: TlsConfig { principals: other.api.tls.principals.clone(), ..self.api.tls.clone() },
+            ..other.api.clone()
+        };
+        let mut new = Self { allow, allow_all, api, ..self.clone() };
         for (name, intake) in &mut new.intakes {
             match other.intakes.get(name) {
                 Some(other) => intake.allow.clone_from(&other.allow),
@@ -665,11 +773,11 @@ impl Config {
             let only_allow = IntakeConfig { allow: main.allow.clone(), ..IntakeConfig::default() };
             new.intakes.insert(MAIN_INTAKE.to_owned(), only_allow);
         }
-        // A remaining difference is no allow-list and nothing of `api`, or is a list of an intake that this process does not read. No field is
+        // A remaining difference is no allow-list and nothing of `api` but its files, or is a list of an intake that this process does not read. No field is
         // left out: a new one does not compile until it stands here.
         #[rustfmt::skip]
         let Self {
-            allow: _, allow_all: _, api: _,
+            allow: _, allow_all: _, api,
             brokers, namespace, data_dir, instance, http, http_unauthenticated, http_hosts, advertise,
             roles, threads, delivery, tracking, history, max_tracked, settle, order, foreign_wait, weak_topics,
             max_delay, horizon, lead, hop_linger, memory, ladder, lanes, intakes, kafka, session_timeout,
@@ -709,6 +817,10 @@ impl Config {
             ("commit-interval",      new.commit_interval      != *commit_interval),
             ("callbacks",            new.callbacks            != *callbacks),
             ("secrets",              new.secrets              != *secrets),
+            ("api.ca",               new.api.ca               != api.ca),
+            ("api.client-certificate", new.api.client_certificate != api.client_certificate),
+            ("api.client-key",       new.api.client_key       != api.client_key),
+            ("api.tls",              new.api.tls              != api.tls),
             ("log",                  new.log                  != *log),
             ("drain",                new.drain                != *drain),
         ];

@@ -36,7 +36,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("crates/fuzz-targets", &["engine"]),
 ];
 /// Libraries that only these crates may name among their dependencies.
-const LIBRARIES: [(&str, &[&str]); 13] = [
+const LIBRARIES: [(&str, &[&str]); 14] = [
     ("rdkafka", &["crates/kafka"]),
     ("reqwest", &["crates/client", "crates/kafka", "crates/tools", "."]),
     ("metrics", &["crates/telemetry", "."]),
@@ -44,6 +44,7 @@ const LIBRARIES: [(&str, &[&str]); 13] = [
     ("axum", &[".", "crates/tools"]),
     ("utoipa", &["."]),
     ("tonic", &["crates/proto", "."]),
+    ("tokio-openssl", &["."]),
     ("prost", &["crates/proto"]),
     ("ratatui", &["crates/tools"]),
     ("plotters", &["crates/tools"]),
@@ -54,7 +55,7 @@ const LIBRARIES: [(&str, &[&str]); 13] = [
 /// Where the root names the other crates; it says `crate::engine` elsewhere. They name each other as they are.
 const FACES: [&str; 3] = ["src/lib.rs", "src/telemetry/mod.rs", "crates/"];
 /// What only these may name: a word, and the rooms.
-const OWNERS: [(&str, &[&str]); 16] = [
+const OWNERS: [(&str, &[&str]); 17] = [
     ("waterclock_engine", &FACES),
     ("waterclock_telemetry", &FACES),
     ("waterclock_kafka", &FACES),
@@ -63,6 +64,7 @@ const OWNERS: [(&str, &[&str]); 16] = [
     ("waterclock_tools", &FACES),
     ("waterclock_proto", &["src/api/grpc", "crates/proto"]),
     ("tonic::", &["src/api/grpc", "crates/proto"]),
+    ("tokio_openssl", &["src/api/tls"]),
     ("axum::", &["src/api", "crates/tools/src/stub.rs"]),
     ("ratatui::", &["crates/tools"]),
     ("clap::", &["src/cli", "crates/tools"]),

@@ -1,11 +1,13 @@
-//! Who asks: bearer tokens, what each may do, and of which projects.
+//! Who asks: bearer tokens and client certificates, what each may do, and of which projects.
 //!
 //! # Invariants
 //! 1. A token is compared by its SHA-256, with all that are configured, in constant time. Only a token that is none of them may
 //!    be one that the issuer signed. No token is kept or logged.
-//! 2. Tasks and projects are open to this machine alone while neither a token nor an issuer is configured.
-//! 3. A project that a token does not cover is as if it were not there.
+//! 2. Tasks and projects are open to this machine alone while no token, no issuer and no principal is configured.
+//! 3. A project that a caller does not cover is as if it were not there.
+//! 4. A request that brings a token is its holder's, whatever certificate its connection has shown.
 
+mod certificate;
 mod crypto;
 mod jwt;
 mod keys;
@@ -25,6 +27,8 @@ use super::problem::Problem;
 use super::projects::no_project;
 use crate::telemetry;
 
+pub(super) use certificate::Shown;
+pub use certificate::{BadSubject, Principal, Subject};
 pub use jwt::{Issuer, IssuerSettings, is_safe};
 
 /// What the holder of a token may do. Each role may do what those before it may.
@@ -79,15 +83,15 @@ pub fn sha256(token: &str) -> [u8; 32] {
     Sha256::digest(token.as_bytes()).into()
 }
 
-/// The tokens and the issuer in force. They may be changed while requests are answered.
+/// Whom the API lets in. It may be changed while requests are answered.
 #[derive(Debug, Default)]
 pub struct Access(RwLock<Known>);
 
-/// Whom the API lets in.
 #[derive(Clone, Debug, Default)]
 struct Known {
     tokens: Arc<[Token]>,
     issuer: Option<Arc<Issuer>>,
+    principals: Arc<[Principal]>,
 }
 
 /// The address that a connection comes from.
@@ -127,7 +131,7 @@ impl Caller {
         }
         telemetry::api_refused("role");
         let (has, wants) = (self.role.as_str(), role.as_str());
-        let detail = format!("this needs the role {wants}; the token {} has {has}", self.name);
+        let detail = format!("this needs the role {wants}, and {} has {has}", self.name);
         Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail))
     }
 
@@ -145,12 +149,12 @@ impl Access {
     /// With these tokens, and without an issuer.
     #[must_use]
     pub fn new(tokens: Vec<Token>) -> Self {
-        Self(RwLock::new(Known { tokens: tokens.into(), issuer: None }))
+        Self(RwLock::new(Known { tokens: tokens.into(), ..Known::default() }))
     }
 
-    /// Puts other tokens and another issuer in force, for every request from now on.
-    pub fn set(&self, tokens: Vec<Token>, issuer: Option<Arc<Issuer>>) {
-        *self.0.write() = Known { tokens: tokens.into(), issuer };
+    /// Puts other tokens, another issuer and other principals in force, for every request from now on.
+    pub fn set(&self, tokens: Vec<Token>, issuer: Option<Arc<Issuer>>, principals: Vec<Principal>) {
+        *self.0.write() = Known { tokens: tokens.into(), issuer, principals: principals.into() };
     }
 
     /// The issuer whose tokens are taken.
@@ -160,18 +164,18 @@ impl Access {
 
     /// Waits until the key is here by which a request's token is signed, where the issuer may have it: a few seconds at most.
     pub(super) async fn prepare(&self, headers: &HeaderMap) {
-        let Known { tokens, issuer } = self.0.read().clone();
+        let Known { tokens, issuer, .. } = self.0.read().clone();
         let (Some(issuer), Ok(token)) = (issuer, bearer(headers)) else { return };
         if holder(&tokens, token).is_none() {
             issuer.prepare(token).await;
         }
     }
 
-    /// Who asks for a task or a project: the holder of a token; without any token configured, this machine.
+    /// Who asks for a task or a project: the holder of a token or a certificate; with nobody configured, this machine.
     pub(super) fn of_tasks(&self, request: &Request) -> Result<Caller, Problem> {
         let known = self.0.read().clone();
         if !known.is_open() {
-            return known.caller(request.headers());
+            return known.caller(request);
         }
         let peer = request.extensions().get::<Peer>();
         if peer.is_some_and(|Peer(address)| address.to_canonical().is_loopback()) {
@@ -179,7 +183,7 @@ impl Access {
         }
         telemetry::api_refused("credentials");
         let detail = "no token is configured, so tasks and projects are open to this machine alone; \
-                      configure one (waterclock token, [[api.tokens]], [api.jwt])";
+                      configure one (waterclock token, [[api.tokens]], [api.jwt], [[api.tls.principals]])";
         Err(Problem::new(StatusCode::FORBIDDEN, "local_only", detail))
     }
 
@@ -190,11 +194,11 @@ impl Access {
         if known.is_open() {
             return Ok(Caller::trusted("anybody"));
         }
-        let caller = known.caller(request.headers())?;
+        let caller = known.caller(request)?;
         if caller.projects.is_some() {
             telemetry::api_refused("project");
             let detail = format!(
-                "timers are of no project: this needs a token of all projects, and {} has some",
+                "timers are of no project: this needs all projects, and {} has some",
                 caller.name
             );
             return Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail));
@@ -207,11 +211,33 @@ impl Access {
 impl Known {
     /// Whether nobody has to say who he is.
     fn is_open(&self) -> bool {
-        self.tokens.is_empty() && self.issuer.is_none()
+        self.tokens.is_empty() && self.issuer.is_none() && self.principals.is_empty()
+    }
+
+    /// Who sends a request: by the token that it brings, or else by the certificate of its connection.
+    fn caller(&self, request: &Request) -> Result<Caller, Problem> {
+        let headers = request.headers();
+        let shown = request.extensions().get::<Shown>();
+        if let Some(shown) = shown.filter(|_| !self.principals.is_empty())
+            && !headers.contains_key(header::AUTHORIZATION)
+        {
+            return self.holder_of(shown);
+        }
+        self.bearer(headers)
+    }
+
+    /// Who has shown a certificate.
+    fn holder_of(&self, shown: &Shown) -> Result<Caller, Problem> {
+        let Some(of) = shown.principal(&self.principals) else {
+            telemetry::api_refused("role");
+            let detail = "no name of the client certificate is one of the principals here ([[api.tls.principals]])";
+            return Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail));
+        };
+        Ok(Caller { name: of.name.clone(), role: of.role, projects: of.projects.clone() })
     }
 
     /// Who holds the token that a request brings.
-    fn caller(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
+    fn bearer(&self, headers: &HeaderMap) -> Result<Caller, Problem> {
         let refuse = |code, detail| {
             telemetry::api_refused("credentials");
             Problem::no_credentials(code, detail)
@@ -329,7 +355,7 @@ mod tests {
             assert!(access.of_timers(&from(address), Role::Write).is_ok(), "{address:?}");
         }
         // A token that is configured ends that, at once.
-        access.set(vec![token("one", None, Role::Admin)], None);
+        access.set(vec![token("one", None, Role::Admin)], None, Vec::new());
         for request in [from(Some("127.0.0.1")), from(None)] {
             assert_eq!(code(access.of_tasks(&request)), Err("no_credentials".to_owned()));
             let told = code(access.of_timers(&request, Role::Read));

@@ -26,6 +26,7 @@ mod serve;
 mod stream;
 pub mod tasks;
 pub mod timers;
+pub mod tls;
 
 pub use gate::Gate;
 pub use health::{Report, Status};

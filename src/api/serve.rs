@@ -4,6 +4,7 @@ use parking_lot::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 use std::convert::Infallible;
 use std::future::Future;
+use std::io;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -30,7 +31,8 @@ use super::health::{Status, router};
 use super::hosts::Hosts;
 use super::stream::Stream;
 use super::tasks::{self, Tasks};
-use super::timers::{self, model::Timers};
+use super::timers::{self, Peers, model::Timers};
+use super::tls::{Tls, Wire};
 use super::{openapi, projects};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
@@ -84,13 +86,14 @@ pub struct Front {
     hosts: Hosts,
     pub(super) gate: Arc<Gate>,
     access: Arc<Access>,
+    pub(super) peers: Peers,
 }
 
 impl Front {
-    /// By which names the instance may be asked, how much at once, and by whom.
+    /// By which names the instance may be asked, how much at once, and by whom; and how it asks others.
     #[must_use]
-    pub const fn new(hosts: Hosts, gate: Arc<Gate>, access: Arc<Access>) -> Self {
-        Self { hosts, gate, access }
+    pub const fn new(hosts: Hosts, gate: Arc<Gate>, access: Arc<Access>, peers: Peers) -> Self {
+        Self { hosts, gate, access, peers }
     }
 
     /// What stands before a room.
@@ -121,9 +124,10 @@ impl Rooms {
     }
 }
 
-/// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most.
+/// Answers on `listener` until `stop` resolves; then lets open requests end, for a second at most. With `tls` it takes nothing
+/// else.
 pub async fn serve(
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<Arc<Tls>>),
     status: Arc<dyn Status>,
     rooms: Rooms,
     front: Front,
@@ -134,14 +138,14 @@ pub async fn serve(
     let (health, reporter) = grpc::health();
     let app = app.merge(grpc::open_router(front.hosts.clone(), health));
     tokio::select! {
-        () = serve_within(limits, listener, app.merge(rooms.router(&front)), stop) => {}
+        () = serve_within(limits, (listener, tls), app.merge(rooms.router(&front)), stop) => {}
         () = grpc::follow(status, reporter) => {}
     }
 }
 
 async fn serve_within(
     limits: Limits,
-    listener: TcpListener,
+    (listener, tls): (TcpListener, Option<Arc<Tls>>),
     app: Router,
     stop: impl Future<Output = ()>,
 ) {
@@ -156,7 +160,7 @@ async fn serve_within(
                 Ok((stream, from)) => {
                     // With none idle it is closed: there are fewer places for requests than connections.
                     let Some(mine) = open.enter(limits.connections) else { continue };
-                    let of_client = (stream, Peer(from.ip()));
+                    let of_client = (stream, tls.clone(), Peer(from.ip()));
                     running.spawn(connection(limits, of_client, app.clone(), mine, stopped.clone()));
                 }
                 Err(error) => {
@@ -303,7 +307,7 @@ enum End {
 
 async fn connection(
     limits: Limits,
-    (stream, peer): (TcpStream, Peer),
+    (stream, tls, peer): (TcpStream, Option<Arc<Tls>>, Peer),
     app: Router,
     mine: Mine,
     mut stopped: watch::Receiver<()>,
@@ -316,11 +320,23 @@ async fn connection(
             mine.written();
         }
     };
-    let mut stream = Stream::new(stream, limits.answer, written);
-    let is_http2 = tokio::select! {
-        known = tokio::time::timeout(limits.head, stream.speaks_http2()) => match known {
-            Ok(Ok(is_http2)) => is_http2,
-            _ => return,
+    let begin = async {
+        let (wire, shown) = match tls {
+            Some(tls) => tls.accept(stream).await?,
+            None => (Wire::Plain(stream), None),
+        };
+        let mut stream = Stream::new(wire, limits.answer, written);
+        let is_http2 = stream.speaks_http2().await?;
+        io::Result::Ok((stream, is_http2, shown))
+    };
+    let (stream, is_http2, shown) = tokio::select! {
+        begun = tokio::time::timeout(limits.head, begin) => match begun {
+            Ok(Ok(begun)) => begun,
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "a connection has not begun");
+                return;
+            }
+            Err(_) => return,
         },
         () = mine.close.notified() => return,
         _ = stopped.changed() => return,
@@ -334,6 +350,9 @@ async fn connection(
         let held = if is_http2 { Held::default() } else { held.clone() };
         request.extensions_mut().insert(held.clone());
         request.extensions_mut().insert(peer);
+        if let Some(shown) = &shown {
+            request.extensions_mut().insert(shown.clone());
+        }
         let (reads, is_grpc) = (request.method().is_safe(), grpc::is_grpc(request.headers()));
         async move {
             let of_request = OfRequest::begin(mine);

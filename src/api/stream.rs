@@ -7,15 +7,16 @@ use std::time::Duration;
 
 use axum::body::Bytes;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
+
+use super::tls::Wire;
 
 /// How a client begins that speaks HTTP/2 without being asked (RFC 9113, 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// See the module. The writer flushes when all of an answer was written, and not before.
 pub(super) struct Stream {
-    stream: TcpStream,
+    stream: Wire,
     /// What was read already.
     first: Bytes,
     most: Duration,
@@ -26,11 +27,7 @@ pub(super) struct Stream {
 }
 
 impl Stream {
-    pub(super) fn new(
-        stream: TcpStream,
-        most: Duration,
-        written: impl Fn() + Send + 'static,
-    ) -> Self {
+    pub(super) fn new(stream: Wire, most: Duration, written: impl Fn() + Send + 'static) -> Self {
         Self { stream, first: Bytes::new(), most, late: None, written: Box::new(written) }
     }
 
@@ -50,11 +47,11 @@ impl Stream {
         Ok(begin[..read] == *PREFACE)
     }
 
-    fn write(
+    fn write<T>(
         &mut self,
         context: &mut Context<'_>,
-        write: impl FnOnce(Pin<&mut TcpStream>, &mut Context<'_>) -> Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
+        write: impl FnOnce(Pin<&mut Wire>, &mut Context<'_>) -> Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         let written = write(Pin::new(&mut self.stream), context);
         // From the first byte that is not taken until all of the answer is: a client that takes little by little is slow, too.
         if written.is_pending() || self.late.is_some() {
@@ -112,6 +109,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        // TLS says that it ends, which the client has to take, too.
+        self.write(context, |stream, context| stream.poll_shutdown(context))
     }
 }

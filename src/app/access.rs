@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::api::auth::{Issuer, IssuerSettings, Role, Token};
-use crate::config::{Config, JwtConfig, TokenRole};
+use crate::api::auth::{Issuer, IssuerSettings, Principal, Role, Token};
+use crate::api::tls::{ListenerSettings, TlsSettings};
+use crate::config::{ClientAuth, Config, JwtConfig, PrincipalConfig, TokenRole};
 
 /// The tokens of a configuration.
 pub(super) fn tokens(config: &Config) -> Vec<Token> {
@@ -13,14 +14,48 @@ pub(super) fn tokens(config: &Config) -> Vec<Token> {
             // One without a hash is refused when the configuration is read.
             sha256: token.hash()?,
             projects: token.covered().map(|names| names.iter().cloned().collect()),
-            role: match token.role {
-                TokenRole::Read => Role::Read,
-                TokenRole::Write => Role::Write,
-                TokenRole::Admin => Role::Admin,
-            },
+            role: role(token.role),
         })
     };
     config.api.tokens.iter().filter_map(of).collect()
+}
+
+fn role(of: TokenRole) -> Role {
+    match of {
+        TokenRole::Read => Role::Read,
+        TokenRole::Write => Role::Write,
+        TokenRole::Admin => Role::Admin,
+    }
+}
+
+/// Who is known by a certificate.
+pub(super) fn principals(config: &Config) -> Vec<Principal> {
+    let of = |principal: &PrincipalConfig| {
+        Some(Principal {
+            name: principal.name.clone(),
+            // One that is none is refused when the configuration is read.
+            subject: principal.subject.parse().ok()?,
+            projects: principal.covered().map(|names| names.iter().cloned().collect()),
+            role: role(principal.role),
+        })
+    };
+    config.api.tls.principals.iter().filter_map(of).collect()
+}
+
+/// Where certificates and keys stand.
+pub(super) fn tls(config: &Config) -> TlsSettings {
+    let (api, tls) = (&config.api, &config.api.tls);
+    let listener = tls.certificate.clone().zip(tls.key.clone());
+    TlsSettings {
+        listener: listener.map(|(certificate, key)| ListenerSettings {
+            certificate,
+            key,
+            client_ca: tls.client_ca.clone(),
+            is_required: tls.client_auth == ClientAuth::Required,
+        }),
+        ca: api.ca.clone(),
+        client: api.client_certificate.clone().zip(api.client_key.clone()),
+    }
 }
 
 /// The issuer of a configuration: the one of before, with the keys that it has, if nothing is changed about it. To be called
@@ -42,9 +77,9 @@ fn issuer_settings(jwt: &JwtConfig) -> Option<IssuerSettings> {
     })
 }
 
-/// Says at the start who may ask without a token.
+/// Says at the start who may ask without a token or a certificate.
 pub(super) fn warn_if_open(config: &Config) {
-    if config.api.wants_tokens() {
+    if config.api.wants_credentials() {
         return;
     }
     match config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {

@@ -190,6 +190,7 @@ pub fn start(
         instance: instance.name.clone(),
         incarnation: settings.incarnation.clone(),
         address,
+        tls: config.api.tls.certificate.is_some(),
         lanes: Vec::new(),
         threads: if config.roles.lanes { config.threads } else { 0 },
         allow: None,

@@ -16,6 +16,7 @@ use crate::api::tasks::model::{
     Submission, TaskFilter, TaskPage, TaskStatus, TaskView, WaitsFor,
 };
 use crate::api::tasks::{Desk, Failure, Tasks};
+use crate::api::timers::Peers;
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
 use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
 use crate::config::Config;
@@ -44,8 +45,8 @@ pub(super) struct TasksOfInstance {
 }
 
 impl TasksOfInstance {
-    pub(super) fn new(timers: &Arc<TimersOfInstance>) -> Self {
-        let owners = TaskOwners::new(Arc::clone(timers) as _);
+    pub(super) fn new(timers: &Arc<TimersOfInstance>, peers: Peers) -> Self {
+        let owners = TaskOwners::new(Arc::clone(timers) as _, peers);
         Self { timers: Arc::clone(timers), owners }
     }
 

@@ -8,8 +8,8 @@ use hmac::{Hmac, Mac as _};
 use sha2::Sha256;
 
 use crate::api::timers::model::{
-    CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, RequestTimes, Soon,
-    TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry, TimerCommand,
+    CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, PeerAddress, RequestTimes,
+    Soon, TaskCancel, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry, TimerCommand,
     TimerName, Timers, TimersError,
 };
 use crate::engine::task::id::TaskId;
@@ -89,7 +89,7 @@ impl Timers for TimersOfInstance {
             LaneState::Moving => LaneOwner::Moving,
             LaneState::Elsewhere => match running.members.owner(Lane(lane)) {
                 Some(member) if member.instance != running.instance => {
-                    LaneOwner::Elsewhere(member.address)
+                    LaneOwner::Elsewhere(PeerAddress { address: member.address, tls: member.tls })
                 }
                 // The lane has just left, and its new owner has not announced itself yet.
                 _ => LaneOwner::Moving,

@@ -7,6 +7,7 @@
 //! 1. A member that does not answer does not stop a command: the next one is asked, unless the request must not be repeated.
 //! 2. An error says whether an instance may have done what was asked for.
 
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,9 +16,10 @@ use serde_json::Value;
 use tokio::runtime::Runtime;
 
 use super::{Exit, Failure, Global, output};
+use crate::api::tls::{self, TlsError, TlsSettings};
 use crate::client::command::{Batch, Each, Wrong};
 use crate::client::http::{
-    self, BadAddress, Http, Method, NoAnswer as NoReply, Request, Url, WAIT_MAX,
+    self, BadAddress, Http, Method, NoAnswer as NoReply, Request, Tls, Url, WAIT_MAX,
 };
 use crate::config::Config;
 use crate::engine::header::duration_with_unit;
@@ -49,6 +51,15 @@ pub(super) struct ServerArg {
     /// Says who asks, where instances want to know; better set in WATERCLOCK_API__TOKEN than typed
     #[arg(long, value_name = "TOKEN")]
     api_token: Option<String>,
+    /// Trusts instances whose certificates these authorities have signed, in PEM [env: WATERCLOCK_API__CA]
+    #[arg(long, value_name = "FILE")]
+    api_ca: Option<PathBuf>,
+    /// Shows this certificate where an instance asks for one, in PEM [env: WATERCLOCK_API__CLIENT_CERTIFICATE]
+    #[arg(long, value_name = "FILE", requires = "api_client_key")]
+    api_client_certificate: Option<PathBuf>,
+    /// The key of that certificate, in PEM [env: WATERCLOCK_API__CLIENT_KEY]
+    #[arg(long, value_name = "FILE", requires = "api_client_certificate")]
+    api_client_key: Option<PathBuf>,
 }
 
 /// How long to wait for an instance that starts.
@@ -80,6 +91,8 @@ const TOKEN_BY: &str =
 pub(super) enum ClientError {
     #[error(transparent)]
     Address(#[from] BadAddress),
+    #[error("could not set up TLS")]
+    Tls(#[from] TlsError),
     #[error("could not set up the connection")]
     Connection(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("could not reach Kafka")]
@@ -112,6 +125,7 @@ impl From<ClientError> for Failure {
             | ClientError::Silent { .. }
             | ClientError::Nobody(_)
             | ClientError::Kafka(_) => Exit::Unavailable,
+            ClientError::Tls(_) => Exit::Configuration,
             // What stands there has to be mended.
             ClientError::Members(
                 MetaError::Missing { .. } | MetaError::Unreadable { .. } | MetaError::Newer { .. },
@@ -229,18 +243,27 @@ impl ServerArg {
                 let mut members = members(&global.connection(config), config)?;
                 // One without the API knows no tasks and no projects; it answers for timers, if there is no other.
                 members.sort_by_key(|member| !member.api);
-                let address =
-                    |member: &Member| http::address(&format!("http://{}", member.address)).ok();
-                members.iter().filter_map(address).collect()
+                members.iter().filter_map(|member| http::address(&member.url()).ok()).collect()
             }
         };
         if bases.is_empty() {
             return Ok(None);
         }
         let configured = || config.api.token.as_ref().map(|token| token.expose().to_owned());
-        let mut client = Client::new(server.as_ref(), bases)?;
+        let mut client = Client::new(server.as_ref(), bases, &self.tls(config)?)?;
         client.http = client.http.with_token(self.api_token.clone().or_else(configured));
         Ok(Some(client))
+    }
+
+    /// Whom to trust, and what to show: as the command says, or else as the configuration does.
+    fn tls(&self, config: &Config) -> Result<Tls, TlsError> {
+        let ca = self.api_ca.as_ref().or(config.api.ca.as_ref());
+        let typed = self.api_client_certificate.as_ref().zip(self.api_client_key.as_ref());
+        let api = &config.api;
+        let configured = api.client_certificate.as_ref().zip(api.client_key.as_ref());
+        let client =
+            typed.or(configured).map(|(certificate, key)| (certificate.clone(), key.clone()));
+        tls::of_client(TlsSettings { ca: ca.cloned(), client, ..TlsSettings::default() })
     }
 
     /// Finds out whom to ask, and waits a little for a member where there is none.
@@ -289,12 +312,20 @@ impl ServerArg {
 
     /// The instance at this address.
     pub(super) fn at(server: String) -> Self {
-        Self { server: Some(server), api_token: None }
+        Self { server: Some(server), ..Self::default() }
     }
 
     /// As it stands in a command.
     pub(super) fn words(&self) -> Vec<&str> {
-        self.server.iter().flat_map(|server| ["--server", server]).collect()
+        let files = [
+            ("--api-ca", &self.api_ca),
+            ("--api-client-certificate", &self.api_client_certificate),
+            ("--api-client-key", &self.api_client_key),
+        ];
+        let files =
+            files.into_iter().filter_map(|(name, file)| Some([name, file.as_ref()?.to_str()?]));
+        let server = self.server.iter().map(|server| ["--server", server.as_str()]);
+        server.chain(files).flatten().collect()
     }
 
     /// Whether an instance was named.
@@ -347,16 +378,17 @@ pub(super) fn members(
 }
 
 impl Client {
-    fn new(server: Option<&Url>, bases: Vec<Url>) -> Result<Self, ClientError> {
-        let http = Http::new(server).map_err(|error| ClientError::Connection(error.into()))?;
+    fn new(server: Option<&Url>, bases: Vec<Url>, tls: &Tls) -> Result<Self, ClientError> {
+        let http = Http::new(server, tls).map_err(|error| ClientError::Connection(error.into()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Connection(error.into()))?;
         Ok(Self { runtime, http, bases, is_named: server.is_some() })
     }
 
     /// Sends requests to this member, and to no other instance.
-    pub(super) fn of_member(member: &Member) -> Result<Self, ClientError> {
-        Self::new(None, vec![http::address(&format!("http://{}", member.address))?])
+    pub(super) fn of_member(member: &Member, config: &Config) -> Result<Self, ClientError> {
+        let tls = ServerArg::default().tls(config)?;
+        Self::new(None, vec![http::address(&member.url())?], &tls)
     }
 
     /// Asks for `path` (without its first slash), and asks again while a lane moves.
@@ -573,7 +605,7 @@ mod tests {
         let conflict = server(Some(
             "409 Conflict\r\n\r\n{\"code\":\"revision_conflict\",\"detail\":\"the revision 7 is in force\"}",
         ));
-        let client = Client::new(None, vec![conflict]).unwrap();
+        let client = Client::new(None, vec![conflict], &Tls::default()).unwrap();
         let kind = Kind::Change(Some(3));
         let refused = client.ask(kind, &Method::PUT, "x", &[], None).unwrap_err();
         let text = refused.to_string();
@@ -599,7 +631,7 @@ mod tests {
         const DONE: &str = "200 OK\r\n\r\n{\"timers\":[{\"id\":\"i\",\"outcome\":\"cancelled\"}]}";
         for kind in [Kind::Look, Kind::Cancel(Duration::ZERO)] {
             let server = server_that_says(&[MOVING, MOVING], Some(DONE));
-            let client = Client::new(None, vec![server]).unwrap();
+            let client = Client::new(None, vec![server], &Tls::default()).unwrap();
             let told: Value = client.ask_one(kind, "x", &Value::Null).expect("it waits");
             assert_eq!(told["outcome"], "cancelled", "{kind:?}");
         }
@@ -623,7 +655,8 @@ mod tests {
         std::thread::scope(|scope| {
             for (why, kind, bases, want) in cases {
                 scope.spawn(move || {
-                    let client = Client::new(None, bases.into_iter().cloned().collect()).unwrap();
+                    let bases = bases.into_iter().cloned().collect();
+                    let client = Client::new(None, bases, &Tls::default()).unwrap();
                     let answer = client.ask_until(until, kind, &Method::POST, "x", &[], None);
                     match (answer, want) {
                         (Ok(_), None) => {}

@@ -13,7 +13,7 @@ impl From<&app::Error> for Exit {
                 Self::InUse
             }
             app::Error::Listen { .. } => Self::Configuration,
-            app::Error::Open { .. } => Self::Configuration,
+            app::Error::Open { .. } | app::Error::Tls(_) => Self::Configuration,
             app::Error::Start(error) => of_start(error),
             app::Error::Lanes(member::Error::TakeOver(TakeOverError::PositionGone { .. })) => {
                 Self::Configuration

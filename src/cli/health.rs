@@ -23,7 +23,8 @@ pub(super) struct Health {
 impl Health {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
-        let here = config.http.map(|address| format!("http://{}", reached(address)));
+        let scheme = if config.api.tls.certificate.is_some() { "https" } else { "http" };
+        let here = config.http.map(|address| format!("{scheme}://{}", reached(address)));
         let server = self.server.or(here).map(ServerArg::at);
         let server = server.ok_or_else(|| Failure::new(Exit::Usage, Error::Unnamed))?;
         let path = if self.live { "health/live" } else { "health/ready" };

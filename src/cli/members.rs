@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, members};
 use super::{Exit, Global, Outcome, output, table};
-use crate::config::Overrides;
+use crate::config::{Config, Overrides};
 use crate::kafka::Member;
 
 /// Arguments of `members`.
@@ -16,7 +16,7 @@ impl Members {
     pub(super) fn run(&self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         let members = members(&global.connection(&config), &config)?;
-        let told: Vec<Value> = members.iter().map(told).collect();
+        let told: Vec<Value> = members.iter().map(|member| told(member, &config)).collect();
         if global.json() {
             told.iter().try_for_each(|member| output::line(&member.to_string()).map(drop))?;
         } else if told.is_empty() {
@@ -30,8 +30,8 @@ impl Members {
 }
 
 /// What a member has said of itself, and what it answers when it is asked how it is.
-fn told(member: &Member) -> Value {
-    let health = Client::of_member(member).and_then(|client| client.look("health/ready"));
+fn told(member: &Member, config: &Config) -> Value {
+    let health = Client::of_member(member, config).and_then(|client| client.look("health/ready"));
     let (word, reasons) = match health {
         Ok(health) if health["ok"] == true => ("ready", health["reasons"].clone()),
         Ok(health) => ("not ready", health["reasons"].clone()),
@@ -81,6 +81,7 @@ mod tests {
             instance: "a".to_owned(),
             incarnation: String::new(),
             address: "a:80".to_owned(),
+            tls: false,
             lanes: lanes.iter().copied().map(Lane).collect(),
             threads,
             allow: None,

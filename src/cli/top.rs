@@ -262,7 +262,7 @@ impl Look {
                 .into_iter()
                 .map(|member| {
                     scope.spawn(move || {
-                        let client = Client::of_member(&member);
+                        let client = Client::of_member(&member, config);
                         let told = client.ok().and_then(|client| client.read("metrics").ok());
                         let metrics = told.map(|(_, text)| Metrics::read(&text));
                         MemberView { member, metrics }
@@ -273,7 +273,7 @@ impl Look {
         });
         let answers = members.iter().find(|seen| seen.metrics.is_some());
         let forecast = answers.and_then(|seen| {
-            let client = Client::of_member(&seen.member).ok()?;
+            let client = Client::of_member(&seen.member, config).ok()?;
             client.ask(Kind::AllLanes, &Method::GET, "v1/forecast", &[], None).ok()
         });
         Ok(Self { at, wall, members, forecast })
@@ -506,6 +506,7 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
             instance: "a".to_owned(),
             incarnation: "1".to_owned(),
             address: "127.0.0.1:80".to_owned(),
+            tls: false,
             lanes: Vec::new(),
             threads: 1,
             allow: None,

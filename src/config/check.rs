@@ -4,8 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::callbacks;
-use super::{ASCENDING, ByteSize, Config, IntakeConfig, JwtConfig, LadderConfig, MAIN_INTAKE};
-use crate::api::auth::is_safe;
+use super::{
+    ASCENDING, ApiConfig, ByteSize, ClientAuth, Config, IntakeConfig, JwtConfig, LadderConfig,
+    MAIN_INTAKE,
+};
+use crate::api::auth::{BadSubject, Subject, is_safe};
 use crate::engine::Millis;
 use crate::engine::allow::Allow;
 use crate::engine::header::{self, TOPIC_MAX};
@@ -92,6 +95,7 @@ pub(super) fn check(config: &Config) -> Vec<Fault> {
     found.reach(config);
     found.tokens(config);
     found.jwt(&config.api.jwt);
+    found.tls(&config.api);
     found.numbers(config);
     found.relations(config);
     found.patterns("allow", config.allow.as_deref());
@@ -178,11 +182,11 @@ impl Faults {
         for host in hosts.iter().filter(|host| !is_address(&format!("{host}:1"))) {
             self.say("http-hosts", format!("{host:?}"), "host names, without ports");
         }
-        if config.http_unauthenticated || config.api.wants_tokens() {
+        if config.http_unauthenticated || config.api.wants_credentials() {
             return;
         }
-        let want = "an address of this machine alone, as 127.0.0.1:8080; or tokens ([[api.tokens]], [api.jwt]); or \
-             http-unauthenticated = true (--http-unauthenticated), for anyone who reaches it may see every timer and cancel it";
+        let want = "an address of this machine alone, as 127.0.0.1:8080; or tokens or principals ([[api.tokens]], [api.jwt], \
+             [[api.tls.principals]]); or http-unauthenticated = true (--http-unauthenticated), for anyone who reaches it may see every timer and cancel it";
         if let Some(http) = config.http.filter(|http| !http.ip().to_canonical().is_loopback()) {
             self.say("http", http, want);
         }
@@ -203,28 +207,94 @@ impl Faults {
         let mut names = BTreeSet::new();
         for token in all {
             let name = &token.name;
-            if !is_name(name) || name.len() > INSTANCE_BYTES_MAX {
-                let want =
-                    format!("letters, digits, '.', '_', '-'; 1 to {INSTANCE_BYTES_MAX} bytes");
-                self.say("api.tokens.name", format!("{name:?}"), want);
-            } else if !names.insert(name) {
-                self.say("api.tokens.name", format!("{name:?} twice"), "another name for each");
-            }
+            self.holder("api.tokens", name, &mut names, token.covered());
             if token.hash().is_none() {
                 // Somebody may have put the token itself there.
                 let value = format!("something else for {name:?} (not shown)");
                 let want = "the SHA-256 of the token, 64 hexadecimal digits (`waterclock token`)";
                 self.say("api.tokens.sha256", value, want);
             }
-            let covered = token.covered();
-            if covered.is_some_and(<[String]>::is_empty) {
-                let value = format!("none for {name:?}");
-                let want = "names of projects, or [\"*\"] for all; only an admin may be without";
-                self.say("api.tokens.projects", value, want);
-            }
-            for project in covered.unwrap_or_default().iter().filter(|name| !is_project(name)) {
-                let want = "1 to 64 of a-z 0-9 . _ -, not . or ..";
-                self.say("api.tokens.projects", format!("{project:?}"), want);
+        }
+    }
+
+    /// The name of somebody who may ask, and the projects that he has.
+    fn holder<'n>(
+        &mut self,
+        key: &str,
+        name: &'n str,
+        names: &mut BTreeSet<&'n str>,
+        covered: Option<&[String]>,
+    ) {
+        if !is_name(name) || name.len() > INSTANCE_BYTES_MAX {
+            let want = format!("letters, digits, '.', '_', '-'; 1 to {INSTANCE_BYTES_MAX} bytes");
+            self.say(format!("{key}.name"), format!("{name:?}"), want);
+        } else if !names.insert(name) {
+            self.say(format!("{key}.name"), format!("{name:?} twice"), "another name for each");
+        }
+        if covered.is_some_and(<[String]>::is_empty) {
+            let value = format!("none for {name:?}");
+            let want = "names of projects, or [\"*\"] for all; only an admin may be without";
+            self.say(format!("{key}.projects"), value, want);
+        }
+        for project in covered.unwrap_or_default().iter().filter(|name| !is_project(name)) {
+            let want = "1 to 64 of a-z 0-9 . _ -, not . or ..";
+            self.say(format!("{key}.projects"), format!("{project:?}"), want);
+        }
+    }
+
+    /// Which files go together, and who is known by a certificate. The files are read when an instance starts.
+    fn tls(&mut self, api: &ApiConfig) {
+        let tls = &api.tls;
+        let pairs = [
+            ("api.tls.certificate", &tls.certificate, "api.tls.key", &tls.key),
+            ("api.client-certificate", &api.client_certificate, "api.client-key", &api.client_key),
+        ];
+        for (one, first, other, second) in pairs {
+            let (has, lacks) = match (first, second) {
+                (Some(_), None) => (one, other),
+                (None, Some(_)) => (other, one),
+                _ => continue,
+            };
+            self.say(has, format!("no {lacks}"), "both, or none of them");
+        }
+        let has_ca = tls.client_ca.is_some();
+        if has_ca && tls.certificate.is_none() {
+            self.say(
+                "api.tls.client-ca",
+                "no api.tls.certificate",
+                "both: TLS asks for certificates",
+            );
+        }
+        let is_required = tls.client_auth == ClientAuth::Required;
+        if is_required && !has_ca {
+            let want = "the file with the authorities of clients";
+            self.say("api.tls.client-auth", "required without api.tls.client-ca", want);
+        }
+        let all = &tls.principals;
+        if has_ca && all.is_empty() && !is_required {
+            let want = "[[api.tls.principals]], or client-auth = \"required\"";
+            self.say("api.tls.client-ca", "nobody who is known by a certificate", want);
+        }
+        if !has_ca && !all.is_empty() {
+            let want = "api.tls.client-ca, the file with their authorities";
+            self.say("api.tls.principals", "no authority that signs certificates", want);
+        }
+        if all.len() > TOKENS_MAX {
+            self.say("api.tls.principals", all.len(), format!("at most {TOKENS_MAX}"));
+        }
+        let (mut names, mut subjects) = (BTreeSet::new(), BTreeSet::new());
+        for of in all {
+            self.holder("api.tls.principals", &of.name, &mut names, of.covered());
+            let key = "api.tls.principals.subject";
+            match of.subject.parse::<Subject>() {
+                Err(want @ BadSubject) => {
+                    self.say(key, format!("{:?}", of.subject), want.to_string());
+                }
+                Ok(subject) => {
+                    if !subjects.insert(subject) {
+                        self.say(key, format!("{:?} twice", of.subject), "another one for each");
+                    }
+                }
             }
         }
     }

@@ -567,9 +567,9 @@ const JWT: &str = "[api.jwt]\nissuer = \"https://id.example\"\naudience = \"wate
 fn signed_tokens_are_tokens_and_are_read_again() {
     let whole = format!("{JWT}jwks = \"https://id.example/keys\"\nrole-claim = \"/access/role\"");
     let now = file("").unwrap();
-    assert!(!now.api.wants_tokens());
+    assert!(!now.api.wants_credentials());
     let other = file(&format!("http = \"0.0.0.0:8080\"\n{whole}")).unwrap();
-    assert!(other.api.wants_tokens());
+    assert!(other.api.wants_credentials());
     let (new, restart) = now.reloaded(&other);
     assert_eq!((new.api.jwt.role_claim.as_str(), &restart[..]), ("/access/role", &["http"][..]));
     assert_eq!(new.api.jwt.projects_claim, "projects");
@@ -594,6 +594,69 @@ fn what_is_wrong_about_signed_tokens_is_named_and_an_address_is_not_shown() {
         assert!(errors.0.iter().any(|error| error.key == key), "{key}: {shown}");
         assert!(!shown.contains("plugh"), "{shown}");
     }
+}
+
+/// A listener that takes certificates.
+fn mtls(more: &str, principals: &str) -> String {
+    format!(
+        "[api.tls]\ncertificate = \"a.pem\"\nkey = \"a.key\"\nclient-ca = \"c.pem\"\n{more}\n{principals}"
+    )
+}
+
+fn principal(more: &str) -> String {
+    format!("[[api.tls.principals]]\nname = \"ci\"\nsubject = \"dns:ci.example\"\n{more}\n")
+}
+
+#[test]
+fn principals_are_read_again_and_files_of_another_name_are_not() {
+    let now = file("").unwrap();
+    let text = mtls("", &principal("role = \"write\"\nprojects = [\"shop\"]"));
+    // Others may be let in once they have to say who they are, by a certificate, too.
+    let other = file(&format!("http = \"0.0.0.0:8080\"\n{text}")).unwrap();
+    let one = &other.api.tls.principals[0];
+    assert_eq!((one.role, one.covered()), (TokenRole::Write, Some(&["shop".to_owned()][..])));
+    assert_eq!(other.api.tls.client_auth, ClientAuth::Optional);
+    let (new, restart) = now.reloaded(&other);
+    assert_eq!(restart, ["http", "api.tls"]);
+    assert_eq!((new.api.tls.principals.len(), &new.api.tls.certificate), (1, &None));
+    let (_, restart) = other.reloaded(
+        &file(&format!("http = \"0.0.0.0:8080\"\n{}", text.replace("dns:ci", "dns:cd"))).unwrap(),
+    );
+    assert_eq!(restart, Vec::<&str>::new());
+    let client = "[api]\nca = \"a\"\nclient-certificate = \"b\"\nclient-key = \"c\"";
+    let (new, restart) = now.reloaded(&file(client).unwrap());
+    assert_eq!(restart, ["api.ca", "api.client-certificate", "api.client-key"]);
+    assert_eq!(new, now);
+}
+
+#[test]
+fn files_of_tls_that_do_not_go_together_are_named() {
+    let all = principal("projects = [\"*\"]");
+    let without = |line: &str| mtls("", &all).replace(line, "");
+    #[rustfmt::skip]
+    let cases = [
+        ("api.tls.certificate",        "no api.tls.key",         without("key = \"a.key\"\n")),
+        ("api.tls.key",                "no api.tls.certificate", without("certificate = \"a.pem\"\n")),
+        ("api.client-key",             "no api.client-cert",     "[api]\nclient-key = \"a\"".to_owned()),
+        ("api.tls.client-ca",          "no api.tls.certificate", "[api.tls]\nclient-ca = \"a\"\nclient-auth = \"required\"".to_owned()),
+        ("api.tls.client-auth",        "without api.tls.client", "[api.tls]\nclient-auth = \"required\"".to_owned()),
+        ("api.tls.client-auth",        "optional or required",   mtls("client-auth = \"maybe\"", &all)),
+        ("api.tls.client-ca",          "nobody who is known",    mtls("", "")),
+        ("api.tls.principals",         "no authority",           without("client-ca = \"c.pem\"\n")),
+        ("api.tls.principals.name",    "twice",                  mtls("", &all.repeat(2))),
+        ("api.tls.principals.subject", "twice",                  mtls("", &(all.clone() + &all.replace("\"ci\"", "\"cd\"")))),
+        ("api.tls.principals.subject", "want dns:, uri:",        mtls("", &all.replace("dns:", ""))),
+        ("api.tls.principals.projects", "none for",              mtls("", &principal(""))),
+        // A certificate alone does not say who has it.
+        ("http",                       "[[api.tls.principals]]", format!("http = \"0.0.0.0:80\"\n{}", mtls("client-auth = \"required\"", ""))),
+    ];
+    for (key, want, text) in cases {
+        let errors = file(&text).unwrap_err();
+        let shown = errors.to_string();
+        assert!(errors.0.iter().any(|error| error.key == key), "{key}: {shown}");
+        assert!(shown.contains(want), "{want}: {shown}");
+    }
+    assert!(file(&mtls("client-auth = \"required\"", "")).is_ok());
 }
 
 /// Each key but the allow-lists and the tokens holds only after a restart, and a reload has to say so.
@@ -751,7 +814,7 @@ fn fields(name: &str, prefix: &str) -> Vec<Field> {
         } else if let Some(field) = line.strip_prefix("pub ").filter(|l| l.contains(':')) {
             let (name, kind) = field.split_once(':').unwrap();
             let text = std::mem::take(&mut doc).trim().to_owned();
-            if ["CallbacksConfig", "LogConfig", "ApiConfig", "JwtConfig"]
+            if ["CallbacksConfig", "LogConfig", "ApiConfig", "JwtConfig", "TlsConfig"]
                 .iter()
                 .any(|of| kind.trim().starts_with(of))
             {
@@ -780,6 +843,7 @@ fn all_fields() -> Vec<Field> {
     all.extend(fields("SecretConfig", "secrets.<name>."));
     all.extend(fields("ApiConfig", "api."));
     all.extend(fields("JwtConfig", "api.jwt."));
+    all.extend(fields("TlsConfig", "api.tls."));
     all.extend(fields("LogConfig", "log."));
     all
 }
@@ -797,7 +861,7 @@ fn the_documented_default_is_the_default() {
             #[rustfmt::skip]
             let empty = [
                 "http-hosts", "intakes", "kafka", "callbacks.networks", "secrets", "secrets.<name>.projects",
-                "api.tokens",
+                "api.tokens", "api.tls.principals",
             ];
             assert!(empty.contains(&key) && field.default == "empty", "{key}");
             continue;

@@ -9,7 +9,9 @@ use std::path::PathBuf;
 
 use serde::de::{self, Deserialize, Deserializer, SeqAccess, Unexpected, Visitor};
 
-use super::{Delivery, LadderConfig, LogFormat, LogLevel, Order, Roles, TokenRole, Tracking};
+use super::{
+    ClientAuth, Delivery, LadderConfig, LogFormat, LogLevel, Order, Roles, TokenRole, Tracking,
+};
 use crate::engine::{Millis, header};
 use crate::kafka::settings::Secret;
 
@@ -183,6 +185,17 @@ impl Text for TokenRole {
             "read" => Some(Self::Read),
             "write" => Some(Self::Write),
             "admin" => Some(Self::Admin),
+            _ => None,
+        }
+    }
+}
+
+impl Text for ClientAuth {
+    const WANT: &'static str = "optional or required";
+    fn read(text: &str) -> Option<Self> {
+        match text {
+            "optional" => Some(Self::Optional),
+            "required" => Some(Self::Required),
             _ => None,
         }
     }

@@ -11,11 +11,12 @@
 use std::time::{Duration, Instant};
 
 use reqwest::header::{HeaderMap, IF_MATCH, LOCATION, RETRY_AFTER};
+use reqwest::{Certificate, Identity};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-pub use reqwest::{Error, Method, StatusCode, Url};
+pub use reqwest::{ClientBuilder, Error, Method, StatusCode, Url};
 
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
@@ -179,6 +180,55 @@ impl Answer {
     }
 }
 
+/// What a client trusts and shows where instances take TLS.
+#[derive(Clone, Default)]
+pub struct Tls {
+    ca: Option<Vec<u8>>,
+    identity: Option<Vec<u8>>,
+}
+
+/// Without what it holds.
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Tls(..)")
+    }
+}
+
+impl Tls {
+    /// Trusts instances whose certificates one of these authorities has signed, in PEM, and no other authority.
+    #[must_use]
+    pub fn trusting(self, ca: impl Into<Vec<u8>>) -> Self {
+        Self { ca: Some(ca.into()), ..self }
+    }
+
+    /// Shows this certificate where an instance asks for one. In PEM: the private key in PKCS #8, its certificate, and the chain.
+    #[must_use]
+    pub fn showing(self, identity: impl Into<Vec<u8>>) -> Self {
+        Self { identity: Some(identity.into()), ..self }
+    }
+
+    /// The same for connections that are set up otherwise.
+    ///
+    /// # Errors
+    /// What it holds is not what is said above.
+    pub fn apply(&self, mut builder: ClientBuilder) -> Result<ClientBuilder, Error> {
+        if let Some(ca) = &self.ca {
+            builder = builder.tls_built_in_root_certs(false);
+            for of in Certificate::from_pem_bundle(ca)? {
+                builder = builder.add_root_certificate(of);
+            }
+        }
+        if let Some(pem) = &self.identity {
+            let begin = pem.windows(KEY.len()).position(|at| at == KEY).unwrap_or_default();
+            builder = builder.identity(Identity::from_pkcs8_pem(pem, &pem[begin..])?);
+        }
+        Ok(builder)
+    }
+}
+
+/// Begins a private key.
+const KEY: &[u8] = b"-----BEGIN PRIVATE KEY-----";
+
 /// The connections to instances. Clones share them.
 #[derive(Clone)]
 pub struct Http {
@@ -199,13 +249,13 @@ impl Http {
     /// on this machine: a proxy of the environment is for the world outside.
     ///
     /// # Errors
-    /// The system has no random numbers or no certificates to offer.
-    pub fn new(server: Option<&Url>) -> Result<Self, Error> {
+    /// The system has no random numbers or no certificates to offer, or `tls` cannot be used.
+    pub fn new(server: Option<&Url>, tls: &Tls) -> Result<Self, Error> {
         let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
         if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
             builder = builder.no_proxy();
         }
-        builder.build().map(|client| Self { client, token: None })
+        tls.apply(builder)?.build().map(|client| Self { client, token: None })
     }
 
     /// The same, and each request brings this bearer token. Looks at an instance's health bring none.

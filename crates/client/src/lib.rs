@@ -67,6 +67,7 @@ use waterclock_kafka::{Connection, Receipt, SubmitError, Submitter, settings};
 pub use ask::{Filter, Outcome, Rescheduled};
 pub use delayed::Delayed;
 pub use error::Error;
+pub use http::Tls;
 pub use message::Message;
 pub use timer::Timer;
 
@@ -84,12 +85,14 @@ pub struct ClientConfig {
     pub intake: Option<String>,
     /// Settings for librdkafka by its own names, as `[kafka]` of the instances: `security.protocol`, `sasl.username`, ...
     pub kafka: BTreeMap<String, String>,
-    /// Where to cancel and look up: `http://host:port` of one instance, or of a load balancer before several. Without it
+    /// Where to cancel and look up: `http://host:port` or `https://host:port` of one instance, or of a load balancer before several. Without it
     /// the instance that owns the lane is asked, at the address that it gives in Kafka (`advertise` of its configuration).
     pub server: Option<String>,
     /// The bearer token that instances want of callers (their `[[api.tokens]]`), for cancels, other times and look-ups; `None`:
     /// they want none. It has to cover all projects.
     pub token: Option<Token>,
+    /// Whom to trust and what to show where instances take TLS; by default the authorities of the system, and nothing.
+    pub tls: Tls,
     /// How long a cancel, another time or a look-up is tried, while lanes move too. A change that is undecided then is
     /// `Pending`.
     pub within: Duration,
@@ -124,6 +127,7 @@ impl ClientConfig {
             kafka: BTreeMap::new(),
             server: None,
             token: None,
+            tls: Tls::default(),
             within: Duration::from_secs(10),
         }
     }
@@ -177,7 +181,8 @@ impl Client {
     /// away, or there is no such namespace.
     pub async fn connect(config: ClientConfig) -> Result<Self, Error> {
         let server = config.server.as_deref().map(http::address).transpose()?;
-        let http = Http::new(server.as_ref()).map_err(|error| Error::Start(Box::new(error)))?;
+        let http = Http::new(server.as_ref(), &config.tls)
+            .map_err(|error| Error::Start(Box::new(error)))?;
         let http = http.with_token(config.token.as_ref().map(|token| token.0.clone()));
         let connecting = tokio::task::spawn_blocking(move || {
             let ClientConfig { brokers, namespace, intake, kafka, within, .. } = config;
@@ -391,10 +396,9 @@ impl Inner {
         if let Some(server) = &self.server {
             return Ok(server.clone());
         }
-        let address = self.follower.address(lane, attempt);
-        let address =
-            address.ok_or_else(|| Error::NoInstance { namespace: self.namespace.clone() })?;
-        Ok(http::address(&format!("http://{address}"))?)
+        let url = self.follower.url(lane, attempt);
+        let url = url.ok_or_else(|| Error::NoInstance { namespace: self.namespace.clone() })?;
+        Ok(http::address(&url)?)
     }
 
     /// Whom to ask about several lanes: any instance does.

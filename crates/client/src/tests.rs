@@ -175,7 +175,7 @@ fn cancelling(
     within: Duration,
 ) -> (Result<Outcome, Error>, Vec<String>) {
     let (base, serving) = server(answers);
-    let http = Http::new(None).expect("a client");
+    let http = Http::new(None, &Tls::default()).expect("a client");
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let ask = Ask { http: &http, within };
     let asked = ask.cancel(|_| Ok(ask::timer(&base, Some(b"k"), "a")));

@@ -10,10 +10,10 @@ mod workers;
 
 pub use names::{
     ALL, Kind, LaneFigures, LaneLevels, Level, Metric, Rebuilt, api_refused, api_requests,
-    call_cut, call_ended, calls_open, clock_offset, clock_skew, clock_stepped_back, describe,
-    end_offsets_asked, foreign_wait, held_back, index_given_up, index_lag, index_rebuilt,
-    index_size, lanes_loading, local_clock_stepped, pending, position_lost, ready, reason_of,
-    topic_remade, topics_unfit, topics_weak,
+    call_cut, call_ended, calls_open, certificate_expires, certificates_read, clock_offset,
+    clock_skew, clock_stepped_back, describe, end_offsets_asked, foreign_wait, held_back,
+    index_given_up, index_lag, index_rebuilt, index_size, lanes_loading, local_clock_stepped,
+    pending, position_lost, ready, reason_of, topic_remade, topics_unfit, topics_weak,
 };
 pub use workers::{WorkerFigures, WorkerLevels};
 

@@ -80,6 +80,8 @@ const READY: &str = "waterclock_ready";
 const BUILD_INFO: &str = "waterclock_build_info";
 const API_REQUESTS: &str = "waterclock_api_requests";
 const API_REFUSED: &str = "waterclock_api_refused_total";
+const CERTIFICATES_READ: &str = "waterclock_certificates_read_total";
+const CERTIFICATE_EXPIRES: &str = "waterclock_certificate_expires_seconds";
 const CLOCK_OFFSET: &str = "waterclock_clock_offset_seconds";
 const CLOCK_STEPS: &str = "waterclock_clock_steps_total";
 const CLOCK_SKEW: &str = "waterclock_clock_skew_seconds";
@@ -120,7 +122,7 @@ pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 71] = [
+pub const ALL: [Metric; 73] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -156,7 +158,9 @@ pub const ALL: [Metric; 71] = [
     Metric { name: READY, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "1 if /health/ready says yes, else 0" },
     Metric { name: BUILD_INFO, kind: Kind::Gauge, unit: Unit::Count, label: "version", help: "Always 1; the label says which version runs" },
     Metric { name: API_REQUESTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Requests to /v1 that are being answered" },
-    Metric { name: API_REFUSED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Requests to /v1 that were refused for how they were asked: busy, credentials, host, page, media_type, peer, project, role, slow" },
+    Metric { name: API_REFUSED, kind: Kind::Counter, unit: Unit::Count, label: "reason", help: "Requests to /v1 that were refused for how they were asked: busy, credentials, host, page, media_type, peer, project, role, slow; and connections without the TLS that is wanted: tls" },
+    Metric { name: CERTIFICATES_READ, kind: Kind::Counter, unit: Unit::Count, label: "outcome", help: "Times that changed files of certificates were read again: ok, or failed, where the old ones stay in force" },
+    Metric { name: CERTIFICATE_EXPIRES, kind: Kind::Gauge, unit: Unit::Seconds, label: "", help: "When the certificate of the listener ends, in seconds since 1970; there only with TLS" },
     Metric { name: CLOCK_OFFSET, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far the lower bound of a broker's clock is ahead of the slowest broker's" },
     Metric { name: CLOCK_STEPS, kind: Kind::Counter, unit: Unit::Count, label: "broker", help: "Times that a broker's clock was seen to go back" },
     Metric { name: CLOCK_SKEW, kind: Kind::Gauge, unit: Unit::Seconds, label: "broker", help: "How far a broker's clock is ahead of this machine's, less than 0 if it is behind; true to a round trip" },
@@ -212,10 +216,22 @@ pub fn describe() {
     for reason in Rebuilt::ALL {
         counter!(INDEX_REBUILDS, "reason" => reason.as_str()).increment(0);
     }
-    for reason in
-        ["busy", "credentials", "host", "page", "media_type", "peer", "project", "role", "slow"]
-    {
+    for reason in [
+        "busy",
+        "credentials",
+        "host",
+        "page",
+        "media_type",
+        "peer",
+        "project",
+        "role",
+        "slow",
+        "tls",
+    ] {
         counter!(API_REFUSED, "reason" => reason).increment(0);
+    }
+    for outcome in ["ok", "failed"] {
+        counter!(CERTIFICATES_READ, "outcome" => outcome).increment(0);
     }
     for waits_for in ["paused", "limit", "breaker"] {
         gauge!(TASKS_OVERDUE, "waits_for" => waits_for).increment(0.0);
@@ -467,6 +483,17 @@ pub fn api_requests(count: usize) {
 /// A request to the API was refused, whatever it was about.
 pub fn api_refused(reason: &'static str) {
     counter!(API_REFUSED, "reason" => reason).increment(1);
+}
+
+/// Files of certificates have changed, and were read again. `is_well`: they are in force.
+pub fn certificates_read(is_well: bool) {
+    let outcome = if is_well { "ok" } else { "failed" };
+    counter!(CERTIFICATES_READ, "outcome" => outcome).increment(1);
+}
+
+/// When the certificate of the listener ends, in seconds since the epoch.
+pub fn certificate_expires(at: i64) {
+    gauge!(CERTIFICATE_EXPIRES).set(at as f64);
 }
 
 /// The outcome of a call that was stopped.

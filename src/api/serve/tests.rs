@@ -9,6 +9,8 @@ use super::super::gate::{Kind, Who};
 use super::*;
 use crate::patient::{eventually, patient};
 
+mod tls;
+
 /// A process that is alive and not ready.
 struct Half;
 
@@ -33,7 +35,11 @@ async fn start(limits: Limits) -> (SocketAddr, oneshot::Sender<()>, JoinHandle<(
     let stopped = async move {
         let _ = stopped.await;
     };
-    (address, stop, tokio::spawn(serve_within(limits, listener, router(Arc::new(Half)), stopped)))
+    (
+        address,
+        stop,
+        tokio::spawn(serve_within(limits, (listener, None), router(Arc::new(Half)), stopped)),
+    )
 }
 
 /// Sends what is given and reads until the other side closes.
@@ -121,7 +127,7 @@ async fn start_slow(limits: Limits) -> SocketAddr {
     };
     let app = Router::new().route("/slow", axum::routing::get(slow));
     let app = app.route("/large", axum::routing::get(async || vec![b'x'; LARGE]));
-    tokio::spawn(serve_within(limits, listener, app, std::future::pending()));
+    tokio::spawn(serve_within(limits, (listener, None), app, std::future::pending()));
     address
 }
 
@@ -300,7 +306,7 @@ async fn a_client_that_does_not_take_its_answer_is_left() {
     };
     let app = Router::new().route("/", axum::routing::get(large));
     let limits = Limits { answer: Duration::from_secs(3), ..Limits::new(1_024) };
-    tokio::spawn(serve_within(limits, listener, app, std::future::pending()));
+    tokio::spawn(serve_within(limits, (listener, None), app, std::future::pending()));
     let mut slow = TcpStream::connect(address).await.unwrap();
     slow.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
     slow.readable().await.unwrap();
@@ -332,7 +338,7 @@ async fn a_request_that_waits_when_everything_stops_is_told_so() {
         let stopped = async move {
             let _ = stopped.await;
         };
-        let serving = tokio::spawn(serve_within(Limits::new(16), listener, app, stopped));
+        let serving = tokio::spawn(serve_within(Limits::new(16), (listener, None), app, stopped));
         let request = format!("{method} / HTTP/1.1\r\nHost: x\r\n\r\n");
         let asked = tokio::spawn(async move { exchange(address, &request).await });
         here.notified().await;

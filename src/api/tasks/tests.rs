@@ -11,9 +11,10 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use tower_service::Service as _;
 
-use super::super::auth::{self, Peer, Role, Token};
+use super::super::auth::{self, Peer, Principal, Role, Token};
 use super::super::projects::PutError;
 use super::super::serve::Rooms;
+use super::super::timers::Peers;
 use super::super::timers::tests::without_timers;
 use super::super::{Gate, Hosts};
 use super::model::*;
@@ -231,7 +232,8 @@ impl Api {
         });
         let desk = Arc::clone(&world) as Arc<dyn Desk>;
         let projects = Arc::clone(&world) as Arc<dyn Projects>;
-        let front = Front::new(Hosts::new([]), Arc::new(Gate::new(None)), Arc::clone(&access));
+        let gate = Arc::new(Gate::new(None));
+        let front = Front::new(Hosts::new([]), gate, Arc::clone(&access), Peers::default());
         let tasks = Tasks { desk, projects, screen, quotas: Arc::default() };
         let router = Rooms { timers: without_timers(), tasks: Some(tasks.clone()) }.router(&front);
         Self { world, tasks, access, router }
@@ -244,13 +246,19 @@ impl Api {
     /// Four tokens: a reader, a writer and an admin (`chief`) of the project shop, and an admin of all.
     pub(in crate::api) fn with_tokens() -> Self {
         let api = Self::new();
+        api.let_in(Vec::new());
+        api
+    }
+
+    /// The same for one that is there, and these are known by a certificate.
+    pub(in crate::api) fn let_in(&self, principals: Vec<Principal>) {
         let token = |name: &str, projects: Option<&str>, role| Token {
             name: name.to_owned(),
             sha256: auth::sha256(name),
             projects: projects.map(|one| [one.to_owned()].into()),
             role,
         };
-        api.access.set(
+        self.access.set(
             vec![
                 token("reader", Some("shop"), Role::Read),
                 token("writer", Some("shop"), Role::Write),
@@ -258,8 +266,13 @@ impl Api {
                 token("admin", None, Role::Admin),
             ],
             None,
+            principals,
         );
-        api
+    }
+
+    /// All of it, to be served.
+    pub(in crate::api) fn router(&self) -> Router {
+        self.router.clone()
     }
 
     pub(in crate::api) async fn send(
@@ -816,6 +829,7 @@ async fn a_token_does_what_its_role_allows_in_its_projects() {
             role: Role::Read,
         }],
         None,
+        Vec::new(),
     );
     assert_eq!(api.ask("reader", "GET", "/v1/tasks/mine", &none).await.status, 401);
     assert_eq!(api.ask("new", "GET", "/v1/tasks/mine", &none).await.status, 200);

@@ -47,6 +47,8 @@ use model::{LaneTimer, TimerName, Timers, TimersError};
 use peer::{Owners, PeerQuestion, PeerReply, PeerRequest};
 use seal::UsedSeals;
 
+pub use peer::Peers;
+
 /// Bytes of a body: a batch of names with keys.
 const BODY_BYTES_MAX: usize = 1 << 20;
 /// Bytes of a body that is about one timer.
@@ -99,7 +101,7 @@ fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
 }
 
 pub(super) fn router(timers: Arc<dyn Timers>, front: &Front) -> Router {
-    let owners = Owners::new(Arc::clone(&timers));
+    let owners = Owners::new(Arc::clone(&timers), front.peers.clone());
     let seen = UsedSeals::new(SEALS_MAX);
     let peers = Arc::new(PeerGate { gate: Arc::clone(&front.gate), seen });
     let guard = front.guard(RULES, Arc::new(move || timers.now()));

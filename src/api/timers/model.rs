@@ -80,8 +80,17 @@ pub enum LaneOwner {
     Here,
     /// The lane is coming here and not ready, or no owner is known.
     Moving,
-    /// Another instance announced that it runs the lane, reached at `host:port`.
-    Elsewhere(String),
+    /// Another instance announced that it runs the lane.
+    Elsewhere(PeerAddress),
+}
+
+/// Where another instance is reached.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PeerAddress {
+    /// `host:port`.
+    pub address: String,
+    /// Whether it takes TLS there.
+    pub tls: bool,
 }
 
 /// The times of a request.

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
@@ -26,11 +27,12 @@ use tokio::time::{sleep, timeout_at};
 use super::super::gate::Kind;
 use super::deadline::{Deadline, Times};
 use super::model::{
-    CommandKind, CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, TimerCommand,
-    TimerName, Timers, TimersError,
+    CommandKind, CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, PeerAddress,
+    TimerCommand, TimerName, Timers, TimersError,
 };
 use super::tasks::{self, TaskQuestion, TaskReply};
 use super::{list, seal};
+use crate::client::http::{self, Tls};
 
 /// Where instances ask each other.
 pub(super) const PATH: &str = "/v1/peer";
@@ -249,29 +251,54 @@ async fn carry_out(
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Route {
     Here,
-    At(String),
+    At(PeerAddress),
     /// Nobody is known to have this lane, or it is not ready yet.
     Nowhere(u16),
+}
+
+/// The connections to other instances. Clones share them.
+#[derive(Clone, Debug, Default)]
+pub struct Peers(Arc<RwLock<reqwest::Client>>);
+
+impl Peers {
+    /// They trust and show this where an instance takes TLS.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn new(tls: &Tls) -> Result<Self, http::Error> {
+        Ok(Self(Arc::new(RwLock::new(Self::client(tls)?))))
+    }
+
+    /// The same, from the next query on.
+    ///
+    /// # Errors
+    /// It cannot be used; nothing changes.
+    pub fn set(&self, tls: &Tls) -> Result<(), http::Error> {
+        *self.0.write() = Self::client(tls)?;
+        Ok(())
+    }
+
+    fn client(tls: &Tls) -> Result<reqwest::Client, http::Error> {
+        // Not the client of services: it hands a request on once, sealed, as it came, and the one who asked may repeat it.
+        // Instances are on one network; a proxy of the environment is for the world outside.
+        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
+        // An instance that redirects a query is no owner.
+        tls.apply(client.redirect(reqwest::redirect::Policy::none()))?.build()
+    }
 }
 
 /// Sends queries to the owners of lanes.
 #[derive(Clone)]
 pub(super) struct Owners {
     timers: Arc<dyn Timers>,
-    client: reqwest::Client,
+    peers: Peers,
     /// When the last wait began that ended with all settled.
     settled: Arc<Mutex<Option<Instant>>>,
 }
 
 impl Owners {
-    pub(super) fn new(timers: Arc<dyn Timers>) -> Self {
-        // Not the client of services: it hands a request on once, sealed, as it came, and the one who asked may repeat it.
-        // Instances are on one network; a proxy of the environment is for the world outside.
-        let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
-        // An instance that redirects a query is no owner.
-        let client = client.redirect(reqwest::redirect::Policy::none()).build();
-        // Only TLS that cannot be set up fails, and then nothing is asked over it.
-        Self { timers, client: client.unwrap_or_default(), settled: Arc::default() }
+    pub(super) fn new(timers: Arc<dyn Timers>, peers: Peers) -> Self {
+        Self { timers, peers, settled: Arc::default() }
     }
 
     pub(super) fn timers(&self) -> &dyn Timers {
@@ -398,15 +425,15 @@ impl Owners {
         what: PeerRequest,
         deadline: Deadline,
     ) -> Reply {
-        let address = match route {
+        let peer = match route {
             Route::Here => return answer(&*self.timers, &lanes, &what, deadline).await,
-            Route::At(address) => address,
+            Route::At(peer) => peer,
             Route::Nowhere(lane) => return Err(moving(lane)),
         };
-        let (to, number) = (Some(address.clone()), rand::random());
+        let (to, number) = (Some(peer.address.clone()), rand::random());
         let question = PeerQuestion { lanes, what, times: deadline.times(), to, number };
-        let answered = timeout_at(deadline.by(), self.ask_at(&address, &question)).await;
-        answered.unwrap_or_else(|_| Err(silent(&address, &question.what)))
+        let answered = timeout_at(deadline.by(), self.ask_at(&peer, &question)).await;
+        answered.unwrap_or_else(|_| Err(silent(&peer.address, &question.what)))
     }
 
     /// Has cancels written, by the owner of their lanes or, if that does not answer, here; then waits for their outcomes. As long
@@ -542,7 +569,8 @@ impl Owners {
     }
 
     /// Asks another instance. If it does not answer, its lanes count as moving.
-    async fn ask_at(&self, address: &str, question: &PeerQuestion) -> Reply {
+    async fn ask_at(&self, peer: &PeerAddress, question: &PeerQuestion) -> Reply {
+        let address = &*peer.address;
         let body = serde_json::to_vec(&question).map_err(|_| fault())?;
         let headers = seal::of_question(&*self.timers, PATH, &body)?;
         let silence = |error: reqwest::Error| {
@@ -553,7 +581,9 @@ impl Owners {
             let is_refused = error.is_connect() && !error.is_timeout() || is_refusal;
             if is_refused { away(address) } else { silent(address, &question.what) }
         };
-        let request = self.client.post(format!("http://{address}{PATH}")).body(body);
+        let scheme = if peer.tls { "https" } else { "http" };
+        let client = self.peers.0.read().clone();
+        let request = client.post(format!("{scheme}://{address}{PATH}")).body(body);
         let request = request.header("content-type", "application/json");
         let request =
             headers.iter().fold(request, |request, (name, value)| request.header(*name, value));

@@ -14,7 +14,7 @@ use super::model::{
     Cursor, Page, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport,
     TaskRetry, Timers, TimersError,
 };
-use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, fault};
+use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, Peers, fault};
 use super::token::{self, BadToken};
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
@@ -117,10 +117,10 @@ pub(super) async fn answer(
 pub struct TaskOwners(Owners);
 
 impl TaskOwners {
-    /// `timers`: this instance.
+    /// `timers`: this instance. `peers`: how it asks others.
     #[must_use]
-    pub fn new(timers: Arc<dyn Timers>) -> Self {
-        Self(Owners::new(timers))
+    pub fn new(timers: Arc<dyn Timers>, peers: Peers) -> Self {
+        Self(Owners::new(timers, peers))
     }
 
     /// The task of an id, which is of this lane, with its attempts.

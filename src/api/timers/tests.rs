@@ -120,7 +120,10 @@ impl Timers for Instance {
         let world = self.world();
         match world.owners[usize::from(lane)] {
             Some(owner) if owner == self.me => LaneOwner::Here,
-            Some(owner) => LaneOwner::Elsewhere(world.addresses[owner].clone()),
+            Some(owner) => {
+                let address = world.addresses[owner].clone();
+                LaneOwner::Elsewhere(PeerAddress { address, tls: false })
+            }
             None => LaneOwner::Moving,
         }
     }
@@ -407,10 +410,11 @@ impl Pair {
             let instance = || Arc::new(Instance { world: Arc::clone(&world), me });
             // 32 connections, and so 8 that may wait.
             let access = Arc::new(Access::new(Vec::new()));
-            let front = Front::new(Hosts::new([]), Arc::new(Gate::new(Some(64))), access);
+            let front =
+                Front::new(Hosts::new([]), Arc::new(Gate::new(Some(64))), access, Peers::default());
             gates.push(Arc::clone(&front.gate));
             let rooms = Rooms { timers: instance(), tasks: None };
-            tokio::spawn(serve(listener, instance(), rooms, front, std::future::pending()));
+            tokio::spawn(serve((listener, None), instance(), rooms, front, std::future::pending()));
         }
         let pair = Self { world, addresses, client: reqwest::Client::new(), gates };
         pair.with(|world| {

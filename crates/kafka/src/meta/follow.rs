@@ -106,8 +106,8 @@ impl Follower {
     /// Where to ask for a timer of this lane: its owner answers, and every other instance passes it on. The first and
     /// every second attempt go to the owner, as far as one is known; the others go round.
     #[must_use]
-    pub fn address(&self, lane: Lane, attempt: usize) -> Option<String> {
-        chosen(&self.lock().roster, lane, attempt).map(|member| member.address.clone())
+    pub fn url(&self, lane: Lane, attempt: usize) -> Option<String> {
+        chosen(&self.lock().roster, lane, attempt).map(Member::url)
     }
 
     fn lock(&self) -> MutexGuard<'_, Known> {

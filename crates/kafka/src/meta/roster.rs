@@ -34,6 +34,8 @@ pub struct Member {
     pub incarnation: String,
     /// Where it answers, `host:port`.
     pub address: String,
+    /// It takes TLS there.
+    pub tls: bool,
     /// The lanes that it ran when it said so, ascending.
     pub lanes: Vec<Lane>,
     /// Its lane threads, each of which has transactions of its own; 0: it did not say so.
@@ -57,6 +59,8 @@ struct Text {
     #[serde(rename = "boot")]
     incarnation: String,
     address: String,
+    #[serde(default)]
+    tls: bool,
     lanes: Vec<u16>,
     #[serde(default)]
     threads: u16,
@@ -86,6 +90,7 @@ impl Member {
             instance: self.instance.clone(),
             incarnation: self.incarnation.clone(),
             address: self.address.clone(),
+            tls: self.tls,
             lanes: self.lanes.iter().map(|lane| lane.0).collect(),
             threads: self.threads,
             allow: self.allow.clone(),
@@ -106,6 +111,7 @@ impl Member {
             instance: text.instance,
             incarnation: text.incarnation,
             address: text.address,
+            tls: text.tls,
             lanes: text.lanes.into_iter().map(Lane).collect(),
             threads: text.threads,
             allow: text.allow,
@@ -114,6 +120,12 @@ impl Member {
             worker: text.worker,
             api: text.api,
         })
+    }
+
+    /// Where it answers: `http://host:port`, or `https://host:port`.
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.tls { "https" } else { "http" }, self.address)
     }
 
     /// Which targets it delivers to of what comes by an intake; `None`: it did not say so.
@@ -233,6 +245,7 @@ mod tests {
             instance: instance.to_owned(),
             incarnation: "0001".to_owned(),
             address: format!("{instance}:80"),
+            tls: false,
             lanes: lanes.iter().copied().map(Lane).collect(),
             allow: None,
             max_delay: Some(Millis(60_000)),

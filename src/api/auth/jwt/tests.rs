@@ -483,7 +483,7 @@ async fn a_signed_token_opens_the_api_beside_those_that_are_configured() {
         projects: None,
         role: Role::Read,
     };
-    api.access.set(vec![own], Some(issuer(&server.url, OFTEN)));
+    api.access.set(vec![own], Some(issuer(&server.url, OFTEN)), Vec::new());
     let (none, path) = (Value::Null, "/v1/projects");
     let signed = rsa.token("RS256", &claims(&json!({})));
     let of = async |token: &str| {
@@ -514,7 +514,7 @@ async fn a_signed_token_opens_the_api_beside_those_that_are_configured() {
     };
     eventually("the new key is known", known).await;
     // Signed tokens alone are tokens, too: nobody gets in without one.
-    api.access.set(Vec::new(), api.access.issuer());
+    api.access.set(Vec::new(), api.access.issuer(), Vec::new());
     assert_eq!(api.ask("", "GET", path, &none).await.code(), "no_credentials");
     assert_eq!(api.ask("", "GET", "/v1/timers", &none).await.code(), "no_credentials");
     assert_eq!(api.ask(&signed, "GET", path, &none).await.status, 200);

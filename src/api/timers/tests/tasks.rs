@@ -31,7 +31,7 @@ async fn pair(tasks: &[TaskRecord]) -> (Pair, TaskOwners) {
     let pair = Pair::start().await;
     pair.with(|world| world.tasks = tasks.to_vec());
     let first = Instance { world: Arc::clone(&pair.world), me: 0 };
-    (pair, TaskOwners::new(Arc::new(first)))
+    (pair, TaskOwners::new(Arc::new(first), Peers::default()))
 }
 
 #[tokio::test]
