@@ -13,6 +13,7 @@ mod payloads;
 mod quotas;
 mod refused;
 mod targets;
+mod tls;
 mod tokens;
 
 use serde_json::Value;

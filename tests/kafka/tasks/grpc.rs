@@ -50,14 +50,25 @@ fn the_python_program_of_grpc_does_what_it_says() {
 }
 
 /// What grpcurl prints; the path behind the address, and what is sent.
-#[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
 #[track_caller]
 fn grpcurl(process: &Process, method: &str, request: Option<&Value>) -> String {
+    grpcurl_by(&["-plaintext"], process, method, request)
+}
+
+/// The same with further options.
+#[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+#[track_caller]
+pub(super) fn grpcurl_by(
+    options: &[&str],
+    process: &Process,
+    method: &str,
+    request: Option<&Value>,
+) -> String {
     let program = std::env::var("WATERCLOCK_TEST_GRPCURL").unwrap_or_else(|_| {
         panic!("WATERCLOCK_TEST_GRPCURL is not set: scripts/test sets it to grpcurl, built by go")
     });
     let mut command = Command::new(program);
-    command.arg("-plaintext");
+    command.args(options);
     if let Some(request) = request {
         command.arg("-d").arg(request.to_string());
     }
