@@ -28,7 +28,7 @@ const BESIDE: Duration = Duration::from_secs(3);
 const ALIVE: [&str; 2] = ["health", "live"];
 /// Between two attempts, where nobody says how long.
 pub(crate) const PAUSE: Duration = Duration::from_millis(200);
-/// The longest pause that an instance may ask for.
+/// The longest pause that is made because an instance asks for it, where somebody waits for the answer.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 /// The longest that an instance can be asked to wait for a decision.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
@@ -96,8 +96,8 @@ pub struct Answer {
     pub url: Url,
     /// The status.
     pub status: StatusCode,
-    /// How many seconds it asks to wait before the next attempt.
-    retry_after: Option<Duration>,
+    /// How long it asks to wait before the next attempt.
+    pub(crate) retry_after: Option<Duration>,
     /// Where to ask for what is not decided yet.
     pub location: Option<Url>,
     /// The body.
@@ -284,7 +284,7 @@ impl Http {
                 Ok(answer) => {
                     silent = 0;
                     let may_repeat = request.may_repeat || answer.is_from_an_instance();
-                    let pause = answer.retry_after.unwrap_or(PAUSE);
+                    let pause = answer.retry_after.unwrap_or(PAUSE).min(PAUSE_MAX);
                     let is_last = !answer.is_passing() || Instant::now() + pause >= until;
                     if is_last || !may_repeat {
                         return Ok(Answer { may_be_done, ..answer });
@@ -309,8 +309,8 @@ impl Http {
         }
     }
 
-    /// Sends it once.
-    async fn attempt(
+    /// Sends it once, and waits so long for the answer.
+    pub(crate) async fn attempt(
         &self,
         request: &Request<'_>,
         url: &Url,
@@ -355,10 +355,10 @@ impl Http {
 }
 
 /// Why an attempt has no answer.
-struct Silence {
+pub(crate) struct Silence {
     /// Whether an instance may have read the request.
-    may_be_read: bool,
-    source: Error,
+    pub(crate) may_be_read: bool,
+    pub(crate) source: Error,
 }
 
 /// The address of an instance that no path stands in front of.
@@ -380,5 +380,5 @@ async fn read(answered: reqwest::Response) -> Result<Answer, Error> {
 
 fn pause(headers: &HeaderMap) -> Option<Duration> {
     let seconds = headers.get(RETRY_AFTER)?.to_str().ok()?.parse().ok()?;
-    Some(Duration::from_secs(seconds).min(PAUSE_MAX))
+    Some(Duration::from_secs(seconds))
 }

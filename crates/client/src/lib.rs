@@ -38,6 +38,8 @@
 //! # }
 //! ```
 //!
+//! Tasks, which are timers that call back, have a client of their own: [`tasks`].
+//!
 //! # Invariants
 //! 1. A tier is written to only while it is known, as of a few seconds ago, that it is open and that instances run; else
 //!    the intake is, which is always right.
@@ -51,6 +53,7 @@ mod delayed;
 mod error;
 pub mod http;
 mod message;
+pub mod tasks;
 #[cfg(test)]
 mod tests;
 mod timer;

@@ -42,6 +42,11 @@ impl Message {
         Self { topic: topic.to_owned(), partition, record }
     }
 
+    /// Its headers in their order, repeats kept.
+    pub fn headers(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>)> + Clone {
+        self.record.headers()
+    }
+
     /// When it was due, if its delivery was traced.
     #[must_use]
     pub fn due(&self) -> Option<SystemTime> {
