@@ -79,6 +79,29 @@ impl Client {
         client
     }
 
+    /// The same for tasks: any instance is asked, and the program is an executor, too.
+    pub fn rust_tasks(fixture: &Fixture, process: &Process) -> Self {
+        Self::new(fixture, process, vec![example("tasks").display().to_string()])
+    }
+
+    /// franz-go, with HTTP or gRPC for tasks.
+    pub fn go_tasks(fixture: &Fixture, process: &Process) -> Self {
+        Self::new(fixture, process, vec![go_tasks()])
+    }
+
+    /// Kafka's own client, with java.net.http or grpc-java for tasks.
+    #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+    #[track_caller]
+    pub fn java_tasks(fixture: &Fixture, process: &Process) -> Self {
+        let lib = std::env::var("WATERCLOCK_TEST_JAVA_LIB").unwrap_or_else(|_| {
+            panic!("WATERCLOCK_TEST_JAVA_LIB is not set: scripts/test sets it to the jars of docs/clients/tasks-java/pom.xml, as Maven brings them")
+        });
+        let java = std::env::var("JAVA_HOME")
+            .map_or_else(|_| "java".to_owned(), |home| format!("{home}/bin/java"));
+        let runner = [&*java, "-cp", &format!("{lib}/*"), &program("tasks-java/Tasks.java")];
+        Self::new(fixture, process, runner.map(str::to_owned).to_vec())
+    }
+
     /// As it would be run.
     pub fn prepared(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.runner[0]);
@@ -154,6 +177,15 @@ fn example(name: &str) -> PathBuf {
 pub fn go() -> String {
     std::env::var("WATERCLOCK_TEST_GO").unwrap_or_else(|_| {
         panic!("WATERCLOCK_TEST_GO is not set: scripts/test sets it to docs/clients/timers.go, built by go")
+    })
+}
+
+/// The program in Go for tasks, built.
+#[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+#[track_caller]
+fn go_tasks() -> String {
+    std::env::var("WATERCLOCK_TEST_GO_TASKS").unwrap_or_else(|_| {
+        panic!("WATERCLOCK_TEST_GO_TASKS is not set: scripts/test sets it to docs/clients/tasks-go, built by go")
     })
 }
 

@@ -2,6 +2,7 @@
 
 mod before;
 mod calls;
+mod client;
 mod commands;
 mod crashes;
 mod feedback;

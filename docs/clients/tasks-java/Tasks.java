@@ -1,0 +1,424 @@
+import static java.nio.charset.StandardCharsets.UTF_8;
+
+import com.google.gson.JsonObject;
+import com.google.gson.JsonParser;
+import com.google.protobuf.DescriptorProtos.FileDescriptorProto;
+import com.google.protobuf.Descriptors.FileDescriptor;
+import com.google.protobuf.Descriptors.ServiceDescriptor;
+import com.google.protobuf.DynamicMessage;
+import com.google.protobuf.util.JsonFormat;
+import io.grpc.CallOptions;
+import io.grpc.ManagedChannel;
+import io.grpc.ManagedChannelBuilder;
+import io.grpc.Metadata;
+import io.grpc.MethodDescriptor;
+import io.grpc.Status;
+import io.grpc.StatusRuntimeException;
+import io.grpc.protobuf.ProtoUtils;
+import io.grpc.reflection.v1.ServerReflectionGrpc;
+import io.grpc.reflection.v1.ServerReflectionRequest;
+import io.grpc.reflection.v1.ServerReflectionResponse;
+import io.grpc.stub.ClientCalls;
+import io.grpc.stub.MetadataUtils;
+import io.grpc.stub.StreamObserver;
+import java.io.IOException;
+import java.net.URI;
+import java.net.http.HttpClient;
+import java.net.http.HttpRequest;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse.BodyHandlers;
+import java.time.Duration;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.UUID;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.Executors;
+import java.util.concurrent.TimeUnit;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.header.Headers;
+import org.apache.kafka.common.serialization.StringDeserializer;
+
+/** Tasks of waterclock from Java, over HTTP or gRPC: one that calls a URL, one whose executor reports, and one that is cancelled. */
+public class Tasks {
+    static final String USAGE = """
+        Tasks of waterclock from Java.
+
+          java -cp 'lib/*' Tasks.java http TOPIC URL    creates a task that calls URL, and one for TOPIC, whose executor this is;
+                                                        cancels a third one
+          java -cp 'lib/*' Tasks.java grpc TOPIC URL    the same over gRPC
+
+        BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API_TOKEN has the token
+        of the API, if there is one.""";
+
+    static final String BROKERS = System.getenv().getOrDefault("BROKERS", "localhost:9092");
+    static final URI SERVER = URI.create(System.getenv().getOrDefault("SERVER", "http://localhost:8080"));
+    static final String TOKEN = System.getenv("WATERCLOCK_API_TOKEN");
+    /** A heartbeat has to come within this time. An executor sends them at a third of it. */
+    static final Duration PERIOD = Duration.ofSeconds(6);
+
+    /** The turn is over, so whoever works on it stops. */
+    static class Stale extends Exception {}
+
+    /** The same call may have another answer soon, and may be made again. */
+    static class Passes extends Exception {
+        Passes(String why) {
+            super(why);
+        }
+    }
+
+    /** What both ways have in common. Words are those of HTTP: running, finished, cancelled. */
+    interface Api {
+        String createHttp(String requestId, String url, Duration delay) throws Exception;
+
+        String createKafka(String requestId, String topic, String value) throws Exception;
+
+        Task get(String id) throws Exception;
+
+        void heartbeat(String id, String ticket, String cursor) throws Exception;
+
+        String finished(String id, String ticket) throws Exception;
+
+        String cancel(String id) throws Exception;
+    }
+
+    record Task(String status, int attempts, String cursor) {
+        boolean hasEnded() {
+            return List.of("finished", "failed", "cancelled", "expired").contains(status);
+        }
+
+        static Task of(JsonObject told, String prefix) {
+            var last = told.getAsJsonObject("last");
+            var cursor = last == null || last.get("cursor") == null ? "" : last.get("cursor").getAsString();
+            var attempts = told.get("attempts_total");
+            return new Task(word(told, "task_status", prefix), attempts == null ? 0 : attempts.getAsInt(), cursor);
+        }
+    }
+
+    /** TASK_STATUS_RUNNING as HTTP has it. */
+    static String word(JsonObject told, String name, String prefix) {
+        return told.get(name).getAsString().replaceFirst("^" + prefix, "").toLowerCase();
+    }
+
+    /**
+     * Calls until there is an answer that waiting does not change. Only for what may be sent twice: all calls here may, the creates because
+     * they have a request id.
+     */
+    static <T> T patient(Callable<T> call) throws Exception {
+        long end = System.nanoTime() + Duration.ofSeconds(30).toNanos();
+        for (long wait = 100; ; wait = Math.min(2 * wait, 5000)) {
+            try {
+                return call.call();
+            } catch (Passes passes) {
+                if (System.nanoTime() > end) throw passes;
+                Thread.sleep(wait);
+            }
+        }
+    }
+
+    /** Needs nothing beside Java and a library for JSON. */
+    static class OverHttp implements Api {
+        final HttpClient http = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(2)).build();
+
+        JsonObject call(String method, String path, String body) throws Exception {
+            var request = HttpRequest.newBuilder(SERVER.resolve(path)).timeout(Duration.ofSeconds(20))
+                .header("content-type", "application/json").method(method, BodyPublishers.ofString(body));
+            if (TOKEN != null) request.header("authorization", "Bearer " + TOKEN);
+            return patient(() -> {
+                try {
+                    var answer = http.send(request.build(), BodyHandlers.ofString());
+                    var told = JsonParser.parseString(answer.body()).getAsJsonObject();
+                    var code = told.has("code") ? told.get("code").getAsString() : "";
+                    if (answer.statusCode() == 503 || answer.statusCode() == 429) throw new Passes(code);
+                    if (code.equals("stale")) throw new Stale();
+                    if (answer.statusCode() >= 300) throw new IllegalStateException(answer.body());
+                    return told;
+                } catch (IOException nobodyAnswers) {
+                    throw new Passes(nobodyAnswers.toString());
+                }
+            });
+        }
+
+        @Override
+        public String createHttp(String requestId, String url, Duration delay) throws Exception {
+            return call("POST", "/v1/tasks/http", """
+                {"project": "shop", "group": "orders", "request_id": "%s", "url": "%s", "delay": %d, "body": "{}",
+                 "headers": {"content-type": "application/json"}, "retry": {"count": 3, "interval": 1}}"""
+                .formatted(requestId, url, delay.toSeconds())).get("task_id").getAsString();
+        }
+
+        @Override
+        public String createKafka(String requestId, String topic, String value) throws Exception {
+            return call("POST", "/v1/tasks/kafka", """
+                {"project": "shop", "group": "imports", "request_id": "%s", "topic": "%s", "value": "%s", "delay": 1,
+                 "feedback": {"deadline": "1h", "heartbeat": %d}, "retry": {"count": 3}}"""
+                .formatted(requestId, topic, value, PERIOD.toSeconds())).get("task_id").getAsString();
+        }
+
+        @Override
+        public Task get(String id) throws Exception {
+            return Task.of(call("GET", "/v1/tasks/" + id, ""), "");
+        }
+
+        @Override
+        public void heartbeat(String id, String ticket, String cursor) throws Exception {
+            call("POST", "/v1/tasks/" + id + "/heartbeat", """
+                {"ticket": "%s", "cursor": "%s"}""".formatted(ticket, cursor));
+        }
+
+        @Override
+        public String finished(String id, String ticket) throws Exception {
+            return call("POST", "/v1/tasks/" + id + "/result", """
+                {"ticket": "%s", "outcome": "finished"}""".formatted(ticket)).get("outcome").getAsString();
+        }
+
+        @Override
+        public String cancel(String id) throws Exception {
+            return call("DELETE", "/v1/tasks/" + id + "?wait=5s", "").get("outcome").getAsString();
+        }
+    }
+
+    /**
+     * Asks the instance what its messages look like, so this program needs no generated code. Yours may have some: docs/clients/java.md
+     * says how.
+     */
+    static class OverGrpc implements Api, AutoCloseable {
+        final ManagedChannel channel =
+            ManagedChannelBuilder.forAddress(SERVER.getHost(), SERVER.getPort()).usePlaintext().build();
+        final ServiceDescriptor service = describe();
+
+        /** The file of the service, and those that it imports. */
+        ServiceDescriptor describe() {
+            var told = new CompletableFuture<ServerReflectionResponse>();
+            var asking = ServerReflectionGrpc.newStub(channel).serverReflectionInfo(new StreamObserver<>() {
+                @Override
+                public void onNext(ServerReflectionResponse response) {
+                    told.complete(response);
+                }
+
+                @Override
+                public void onError(Throwable error) {
+                    told.completeExceptionally(error);
+                }
+
+                @Override
+                public void onCompleted() {}
+            });
+            asking.onNext(ServerReflectionRequest.newBuilder().setFileContainingSymbol("waterclock.v1.Tasks").build());
+            try {
+                var files = new HashMap<String, FileDescriptorProto>();
+                for (var bytes : told.get(10, TimeUnit.SECONDS).getFileDescriptorResponse().getFileDescriptorProtoList()) {
+                    var file = FileDescriptorProto.parseFrom(bytes);
+                    files.put(file.getName(), file);
+                }
+                asking.onCompleted();
+                return build("waterclock/v1/tasks.proto", files).findServiceByName("Tasks");
+            } catch (Exception error) {
+                throw new IllegalStateException("no reflection at " + SERVER, error);
+            }
+        }
+
+        static FileDescriptor build(String name, Map<String, FileDescriptorProto> files) throws Exception {
+            var file = files.get(name);
+            // What comes with every library of protobuf the instance need not send.
+            if (file == null) return com.google.protobuf.DurationProto.getDescriptor();
+            var imports = new FileDescriptor[file.getDependencyCount()];
+            for (int i = 0; i < imports.length; i++) imports[i] = build(file.getDependency(i), files);
+            return FileDescriptor.buildFrom(file, imports);
+        }
+
+        JsonObject call(String name, String request) throws Exception {
+            var of = service.findMethodByName(name);
+            var in = DynamicMessage.newBuilder(of.getInputType());
+            JsonFormat.parser().merge(request, in);
+            var method = MethodDescriptor.<DynamicMessage, DynamicMessage>newBuilder()
+                .setType(MethodDescriptor.MethodType.UNARY).setFullMethodName("waterclock.v1.Tasks/" + name)
+                .setRequestMarshaller(ProtoUtils.marshaller(DynamicMessage.getDefaultInstance(of.getInputType())))
+                .setResponseMarshaller(ProtoUtils.marshaller(DynamicMessage.getDefaultInstance(of.getOutputType()))).build();
+            var metadata = new Metadata();
+            if (TOKEN != null) {
+                metadata.put(Metadata.Key.of("authorization", Metadata.ASCII_STRING_MARSHALLER), "Bearer " + TOKEN);
+            }
+            var to = io.grpc.ClientInterceptors.intercept(channel, MetadataUtils.newAttachHeadersInterceptor(metadata));
+            return patient(() -> {
+                try {
+                    var options = CallOptions.DEFAULT.withDeadlineAfter(20, TimeUnit.SECONDS);
+                    var out = ClientCalls.blockingUnaryCall(to, method, options, in.build());
+                    var told = JsonFormat.printer().preservingProtoFieldNames().print(out);
+                    return JsonParser.parseString(told).getAsJsonObject();
+                } catch (StatusRuntimeException error) {
+                    switch (error.getStatus().getCode()) {
+                        case UNAVAILABLE, RESOURCE_EXHAUSTED -> throw new Passes(error.getStatus().toString());
+                        // Its ErrorInfo has the reason stale.
+                        case ABORTED -> throw new Stale();
+                        default -> throw error;
+                    }
+                }
+            });
+        }
+
+        static String base64(String text) {
+            return Base64.getEncoder().encodeToString(text.getBytes(UTF_8));
+        }
+
+        @Override
+        public String createHttp(String requestId, String url, Duration delay) throws Exception {
+            return call("CreateHttpTask", """
+                {"project": "shop", "group": "orders", "request_id": "%s", "url": "%s", "body": "%s",
+                 "headers": [{"name": "content-type", "value": "application/json"}], "retry": {"count": 3, "interval": 1},
+                 "options": {"delay": "%ds"}}"""
+                .formatted(requestId, url, base64("{}"), delay.toSeconds())).get("task_id").getAsString();
+        }
+
+        @Override
+        public String createKafka(String requestId, String topic, String value) throws Exception {
+            return call("CreateKafkaTask", """
+                {"project": "shop", "group": "imports", "request_id": "%s", "topic": "%s", "value": "%s", "retry": {"count": 3},
+                 "options": {"delay": "1s", "feedback": {"deadline": "3600s", "heartbeat": "%ds"}}}"""
+                .formatted(requestId, topic, base64(value), PERIOD.toSeconds())).get("task_id").getAsString();
+        }
+
+        @Override
+        public Task get(String id) throws Exception {
+            return Task.of(call("GetTask", """
+                {"task_id": "%s"}""".formatted(id)), "TASK_STATUS_");
+        }
+
+        @Override
+        public void heartbeat(String id, String ticket, String cursor) throws Exception {
+            call("Heartbeat", """
+                {"task_id": "%s", "ticket": "%s", "cursor": "%s"}""".formatted(id, ticket, cursor));
+        }
+
+        @Override
+        public String finished(String id, String ticket) throws Exception {
+            return call("ReportResult", """
+                {"task_id": "%s", "ticket": "%s", "outcome": "REPORTED_OUTCOME_FINISHED"}""".formatted(id, ticket))
+                .get("outcome").getAsString();
+        }
+
+        @Override
+        public String cancel(String id) throws Exception {
+            return word(call("CancelTask", """
+                {"task_id": "%s"}""".formatted(id)), "outcome", "CANCEL_OUTCOME_");
+        }
+
+        @Override
+        public void close() {
+            channel.shutdownNow();
+        }
+    }
+
+    /** A turn in the hands of its executor. */
+    static class Turn {
+        volatile String cursor;
+        /** Stop working: another turn has begun, or the task has ended. */
+        volatile boolean isOver;
+
+        Turn(String cursor) {
+            this.cursor = cursor;
+        }
+    }
+
+    interface Work {
+        void on(Turn turn) throws Exception;
+    }
+
+    static String header(Headers headers, String name) {
+        var header = headers.lastHeader(name);
+        return header == null ? "" : new String(header.value(), UTF_8);
+    }
+
+    /** Works on what is handed over, until it has done so many tasks. */
+    static void execute(Api api, String topic, int tasks, Work work) throws Exception {
+        var settings = Map.<String, Object>of("bootstrap.servers", BROKERS, "group.id", topic + "-executors", "max.poll.records", 1,
+            "enable.auto.commit", "false", "auto.offset.reset", "earliest", "isolation.level", "read_committed");
+        try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
+            consumer.subscribe(List.of(topic));
+            while (tasks > 0) {
+                for (var record : consumer.poll(Duration.ofSeconds(1))) {
+                    var headers = record.headers();
+                    String id = header(headers, "x-delay-id"), ticket = header(headers, "x-delay-ticket");
+                    var turn = new Turn(header(headers, "x-delay-cursor"));
+                    try {
+                        api.heartbeat(id, ticket, turn.cursor);
+                    } catch (Stale stale) {
+                        turn.isOver = true;
+                    }
+                    // After the first heartbeat: then a crash before it costs nothing but time.
+                    consumer.commitSync(Map.of(new TopicPartition(record.topic(), record.partition()),
+                        new OffsetAndMetadata(record.offset() + 1)));
+                    if (turn.isOver) continue;
+                    System.out.println(record.value() + ": turn " + header(headers, "x-delay-attempt"));
+                    beating(api, id, ticket, turn, work);
+                    if (turn.isOver) continue;
+                    System.out.println(api.finished(id, ticket));
+                    tasks--;
+                }
+            }
+        }
+    }
+
+    /** Works, and sends heartbeats meanwhile. A work that fails is to be reported as `failed`; here it ends the program. */
+    static void beating(Api api, String id, String ticket, Turn turn, Work work) throws Exception {
+        var beats = Executors.newSingleThreadScheduledExecutor();
+        long third = PERIOD.toMillis() / 3;
+        long[] heard = {System.nanoTime()};
+        beats.scheduleWithFixedDelay(() -> {
+            long sent = System.nanoTime();
+            try {
+                api.heartbeat(id, ticket, turn.cursor);
+                heard[0] = sent;
+            } catch (Stale stale) {
+                turn.isOver = true;
+            } catch (Exception error) {
+                // Another executor may have it by now.
+                if (System.nanoTime() - heard[0] > PERIOD.toNanos()) turn.isOver = true;
+            }
+        }, third, third, TimeUnit.MILLISECONDS);
+        try {
+            work.on(turn);
+        } finally {
+            // A heartbeat behind the result would be stale.
+            beats.shutdown();
+            beats.awaitTermination(30, TimeUnit.SECONDS);
+        }
+    }
+
+    public static void main(String[] arguments) throws Exception {
+        if (arguments.length != 3 || !List.of("http", "grpc").contains(arguments[0])) {
+            System.err.println(USAGE);
+            System.exit(1);
+        }
+        Api api = arguments[0].equals("http") ? new OverHttp() : new OverGrpc();
+        String topic = arguments[1], url = arguments[2], once = UUID.randomUUID().toString();
+        var called = api.createHttp(once, url, Duration.ofSeconds(2));
+        var again = api.createHttp(once, url, Duration.ofSeconds(2));
+        System.out.println(called.equals(again) ? "the same task" : "two tasks");
+
+        var imported = api.createKafka(UUID.randomUUID().toString(), topic, "file-7");
+        execute(api, topic, 1, turn -> {
+            // Your work stands here. It lasts longer than a heartbeat may be away.
+            long end = System.nanoTime() + PERIOD.toNanos() * 3 / 2;
+            for (int row = 0; System.nanoTime() < end && !turn.isOver; row++) {
+                turn.cursor = "row:" + row;
+                Thread.sleep(100);
+            }
+            var task = api.get(imported);
+            System.out.println(task.status + ", " + task.cursor.replaceFirst("[0-9]+$", ""));
+        });
+
+        for (var id : List.of(imported, called)) {
+            var task = api.get(id);
+            for (; !task.hasEnded(); task = api.get(id)) Thread.sleep(200);
+            System.out.println(task.status + " " + task.attempts);
+        }
+        var later = api.createHttp(UUID.randomUUID().toString(), url, Duration.ofHours(1));
+        System.out.println(api.cancel(later));
+        if (api instanceof OverGrpc grpc) grpc.close();
+    }
+}
