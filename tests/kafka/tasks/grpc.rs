@@ -1,6 +1,6 @@
 //! Tasks over gRPC, asked by clients that are not ours: Python's grpcio, and grpcurl.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
@@ -19,25 +19,45 @@ fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
+/// A program of the documents, with the code that is made for it as its page says.
+struct Program {
+    made: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Program {
+    fn new(name: &str) -> Self {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let made = tempfile::tempdir().expect("a directory");
+        let mut protoc = Command::new(python());
+        protoc.args(["-m", "grpc_tools.protoc", "-I", "proto"]).current_dir(root);
+        for kind in ["--python_out", "--grpc_python_out"] {
+            protoc.arg(format!("{kind}={}", made.path().display()));
+        }
+        output(protoc.arg("proto/waterclock/v1/tasks.proto"));
+        Self { made, path: root.join("docs/clients").join(name) }
+    }
+
+    /// The lines that it prints.
+    #[track_caller]
+    fn run(&self, process: &Process, arguments: &[&str]) -> Vec<String> {
+        let mut program = Command::new(python());
+        program.arg(&self.path).env("PYTHONPATH", self.made.path());
+        // One imports the other: nothing is to stand beside them.
+        program.env("PYTHONDONTWRITEBYTECODE", "1");
+        program.arg(process.address().expect("an address")).args(arguments);
+        output(&mut program).lines().map(str::to_owned).collect()
+    }
+}
+
 #[test]
 fn the_python_program_of_grpc_does_what_it_says() {
     let fixture = fixture("tasks-grpc");
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let (api, stub) = (Api::of(&process), Endpoint::start());
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let made = tempfile::tempdir().expect("a directory");
-    let mut protoc = Command::new(python());
-    protoc.args(["-m", "grpc_tools.protoc", "-I", "proto"]).current_dir(root);
-    for kind in ["--python_out", "--grpc_python_out"] {
-        protoc.arg(format!("{kind}={}", made.path().display()));
-    }
-    output(protoc.arg("proto/waterclock/v1/tasks.proto"));
-    let mut program = Command::new(python());
-    program.arg(root.join("docs/clients/tasks_grpc.py")).env("PYTHONPATH", made.path());
-    program.arg(process.address().expect("an address")).arg(stub.url("/fail?n=1"));
-    let told = output(&mut program);
+    let told = Program::new("tasks_grpc.py").run(&process, &[&stub.url("/fail?n=1")]);
     let want = ["the same task", "TASK_STATUS_FINISHED 2", "CANCEL_OUTCOME_CANCELLED"];
-    assert_eq!(told.lines().collect::<Vec<_>>(), want);
+    assert_eq!(told, want);
     let calls = stub.calls();
     assert_eq!(calls.len(), 2, "{calls:?}");
     // HTTP shows the same tasks.
@@ -46,6 +66,24 @@ fn the_python_program_of_grpc_does_what_it_says() {
     let ended: Vec<_> = listed.iter().map(|task| task["task_status"].clone()).collect();
     assert_eq!((status, ended), (200, vec![json!("finished"), json!("cancelled")]));
     assert_eq!(listed[0]["task_id"], calls[0].id, "{listed:?}");
+    process.stop_well();
+}
+
+#[test]
+fn the_python_program_of_payments_looks_on_until_the_result_is_final() {
+    let fixture = fixture("tasks-grpc-payment");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let stub = Endpoint::start();
+    let (program, url) = (Program::new("payment_grpc.py"), stub.url("/notyet?n=2"));
+    // Started again it finds the same task.
+    for _ in 0..2 {
+        let told = program.run(&process, &[&url, "payment-17"]);
+        assert_eq!(told, ["TASK_STATUS_FINISHED after 2 rounds"]);
+    }
+    let calls = stub.calls();
+    assert_eq!(calls.len(), 3, "{calls:?}");
+    let apart = calls.windows(2).map(|pair| pair[1].began - pair[0].began);
+    assert!(apart.clone().all(|apart| apart >= 1_000), "{:?}", apart.collect::<Vec<_>>());
     process.stop_well();
 }
 
