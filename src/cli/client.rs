@@ -618,7 +618,7 @@ mod tests {
         let of = |code: &str| {
             let body = format!("409 Conflict\r\n\r\n{{\"code\":\"{code}\",\"detail\":\"why\"}}");
             let server = server(Some(body.leak()));
-            let client = Client::new(None, vec![server]).unwrap();
+            let client = Client::new(None, vec![server], &Tls::default()).unwrap();
             let refused = client.ask(Kind::Report, &Method::POST, "x", &[], None).unwrap_err();
             Failure::from(refused).exit()
         };

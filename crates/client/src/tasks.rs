@@ -77,11 +77,11 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::Token;
 use super::ask::millis;
 use super::http::{
     self, Answer, Http, Method, Problem, Request, Silence, StatusCode, Url, WAIT_MAX, below, origin,
 };
+use super::{Tls, Token};
 
 pub use error::{Advice, Error};
 pub use request::{HttpTask, KafkaTask, NewTask, Retry};
@@ -108,11 +108,13 @@ const PAGE: usize = 1_000;
 /// How a client of tasks finds instances.
 #[derive(Clone, Debug)]
 pub struct TasksConfig {
-    /// `http://host:port` of instances with the API, or of a load balancer before them. After one that does not answer the next is
+    /// `http://host:port`, or with `https`, of instances with the API, or of a load balancer before them. After one that does not answer the next is
     /// asked.
     pub servers: Vec<String>,
     /// The bearer token that instances want of callers (their `[[api.tokens]]`); `None`: they want none.
     pub token: Option<Token>,
+    /// Whom to trust and what to show where instances take TLS; by default the authorities of the system, and nothing.
+    pub tls: Tls,
     /// How long a call is tried. A cancel has its wait on top.
     pub within: Duration,
     /// Who reports, as attempts show it: a text of at most 255 bytes, such as the name of the host.
@@ -126,6 +128,7 @@ impl TasksConfig {
         Self {
             servers: vec![server.into()],
             token: None,
+            tls: Tls::default(),
             within: Duration::from_secs(30),
             worker: None,
         }
@@ -196,7 +199,8 @@ impl Tasks {
         let Some(first) = servers.first() else {
             return Err(Error::Address { url: String::new() });
         };
-        let http = Http::new(Some(first)).map_err(|error| Error::Start(Box::new(error)))?;
+        let http = Http::new(Some(first), &config.tls);
+        let http = http.map_err(|error| Error::Start(Box::new(error)))?;
         let http = http.with_token(config.token.map(|token| token.0));
         let TasksConfig { within, worker, .. } = config;
         Ok(Self(Arc::new(Inner { http, servers, within, worker })))
