@@ -111,6 +111,8 @@ pub(super) struct World {
     /// Records that are in a transaction that lands only if this many more have landed. For kills between two steps.
     pub(super) fails_in: Option<usize>,
     pub(super) hops: usize,
+    /// Brokers hand out nothing of the intake.
+    pub(super) intake_hangs: bool,
     /// The lanes seal dispatches as they did before these said where and when they were written.
     pub(super) dispatches_as_before: bool,
     /// Whether Kafka refuses a result, and how often it did.
@@ -182,6 +184,7 @@ impl World {
             calls: Vec::new(),
             fails_in: None,
             hops: 0,
+            intake_hangs: false,
             dispatches_as_before: false,
             refuses: |_| false,
             refused: 0,
@@ -745,6 +748,9 @@ impl World {
         let mut told = false;
         let sources: Vec<Source> = self.reading.keys().copied().collect();
         for source in sources {
+            if self.intake_hangs && source.topic == TopicId(0) {
+                continue;
+            }
             while let Some(&(next, false)) = self.reading.get(&source)
                 && let Some((appended, record)) =
                     self.logs.get(&source).and_then(|log| log.get(next))
