@@ -243,18 +243,24 @@ fn feedback_that_stands_there_in_time_counts_though_it_is_read_late() {
 
 #[test]
 fn a_deadline_is_over_only_once_the_intake_is_read_that_far() {
-    let more = r#","feedback":{"deadline":"20s"},"retry":{"count":1,"interval":1}"#;
-    let (mut world, id, handed) = handed(more);
-    let settle = world.setup.limits.settle.expect("it is waited for").0;
-    let due = progress(&world, &id).next_at;
-    world.after((due - world.now).0 - settle - 20);
-    world.intake_hangs = true;
-    world.report(&handed, &of(CallOutcome::Finished));
-    world.after(settle + 5_000);
-    assert_eq!((world.handed.len(), world.state(&id)), (1, Some(TimerState::Delay)));
-    world.intake_hangs = false;
-    world.after(HOUR);
-    assert_eq!((world.handed.len(), world.state(&id)), (1, Some(TimerState::Delivered)));
+    // Without a retry left the task would have failed; with one the record would be handed over again.
+    for more in [
+        r#","feedback":{"deadline":"20s"},"retry":{"count":0}"#,
+        r#","feedback":{"deadline":"20s"},"retry":{"count":1,"interval":1}"#,
+    ] {
+        let (mut world, id, handed) = handed(more);
+        let settle = world.setup.limits.settle.expect("it is waited for").0;
+        let due = progress(&world, &id).next_at;
+        world.after((due - world.now).0 - settle - 20);
+        world.intake_hangs = true;
+        world.report(&handed, &of(CallOutcome::Finished));
+        world.after(settle + 5_000);
+        assert_eq!((world.handed.len(), world.state(&id)), (1, Some(TimerState::Delay)));
+        world.intake_hangs = false;
+        world.after(HOUR);
+        assert_eq!((world.handed.len(), world.state(&id)), (1, Some(TimerState::Delivered)));
+        assert_eq!((progress(&world, &id).attempts, world.dead.len()), (1, 0), "{more}");
+    }
 }
 
 #[test]
