@@ -364,7 +364,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     let (http, kafka) = match spec.as_ref().map(Spec::kind) {
         Some(Kind::Http(http)) => (Some(http), None),
         Some(Kind::Kafka(kafka)) => (None, Some(kafka)),
-        None => (None, None),
+        Some(Kind::Grpc(_)) | None => (None, None),
     };
     let topic = kafka.map(|kafka| &kafka.topic);
     let paused = registry.paused_by(&project, service, topic.map(String::as_str));

@@ -43,6 +43,7 @@ pub use query::{
     TimerName,
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
+pub(crate) use tasks::GRPC_TARGET;
 pub use tasks::{
     Base64, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry,
     TaskStatus, group_of,

@@ -20,11 +20,12 @@ const IDS: [&str; 3] = [
     "k0000000a-00112233445566778899aabbccddeeff",
     "schedule.shop.nightly",
 ];
-const SPECS: [&str; 5] = [
+const SPECS: [&str; 6] = [
     r#"{"type":"http","project":"p","group":"g","url":"http://a.example/","retry":{"count":2,"interval":5}}"#,
     r#"{"type":"http","project":"p","group":"g","service":"s","path":"/x","poll":{"interval":"10s","rounds":3}}"#,
     r#"{"type":"kafka","project":"p","group":"g","topic":"orders"}"#,
     r#"{"type":"kafka","project":"p","group":"g","topic":"orders","feedback":{"deadline":"10s","heartbeat":"2s"}}"#,
+    r#"{"type":"grpc","project":"p","group":"g","host":"a.example:80","service":"s","method":"m","retry":{"count":1}}"#,
     r#"{"type":"kafka","project":"p","group":"h","topic":"abc","partition":1,"retry":{"count":1}}"#,
 ];
 const RESULTS: [&str; 5] = [

@@ -283,6 +283,9 @@ fn checked(
     {
         add("topic", "is not among the targets of its project".to_owned());
     }
+    if let Kind::Grpc(_) = request.spec.kind() {
+        add("type", "is grpc, which comes in a later release; want http or kafka".to_owned());
+    }
     if request.spec.on_result().is_some() {
         add("on_result", "comes in a later release; want a task without it".to_owned());
     }

@@ -20,7 +20,7 @@ use super::super::state::{Dispatched, TaskState};
 use super::super::task::registry::{HISTORY_MIN, Registry};
 use super::super::task::result::{Outcome as CallOutcome, TaskResult};
 use super::super::task::retry::Retry;
-use super::super::task::spec::{self, Spec};
+use super::super::task::spec::Spec;
 use super::super::timers::{
     Attempt, CancelMark, Change, Pending, Progress, TimerFields, TimerId, TimerState, group_of,
     progress,
@@ -496,11 +496,7 @@ impl LaneEngine {
         let registry = Arc::clone(self.timers.tasks.registry());
         let default = Retry::default();
         let retry = retry_of(spec, &registry, &default);
-        let poll = match spec.kind() {
-            spec::Kind::Http(http) => http.poll,
-            spec::Kind::Kafka(_) => None,
-        };
-        let feedback = spec.feedback();
+        let (poll, feedback) = (spec.poll(), spec.feedback());
         let policy = Policy { retry, poll, feedback, luck: luck(timer_id, before.turn) };
         let appended = entry.appended;
         let (next, is_attempt) = match &altered {

@@ -226,6 +226,23 @@ pub enum Protocol {
     /// HTTP or HTTPS, as the address says.
     #[default]
     Http,
+    /// gRPC: with TLS if the address is https, else in plain HTTP/2.
+    Grpc,
+}
+
+impl Protocol {
+    /// As it is written.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Http => "http",
+            Self::Grpc => "grpc",
+        }
+    }
+
+    fn of(text: &str) -> Option<Self> {
+        [Self::Http, Self::Grpc].into_iter().find(|of| of.as_str() == text)
+    }
 }
 
 /// What is known of one service of a project.
@@ -235,7 +252,7 @@ pub struct Service {
     pub revision: u64,
     /// How it is called.
     pub protocol: Protocol,
-    /// The URL that paths are put behind. Nothing is resolved here: whether it may be called is decided before each call.
+    /// The URL that paths are put behind; for gRPC one without a path. Nothing is resolved here: whether it may be called is decided before each call.
     pub address: String,
     /// None of its tasks is dispatched.
     pub paused: bool,
@@ -267,13 +284,18 @@ impl Service {
     /// `None`: it has no sound address, which is named among what is wrong.
     fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Self> {
         let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
-        // There is no other protocol yet, so nothing follows from it.
-        fields.read("protocol", wrongs, |value| secretive(value, "http", |text| text == "http"));
+        let protocol = fields.read("protocol", wrongs, |value| {
+            secretive(value, "http or grpc", |text| Protocol::of(text).is_some())
+        });
+        let protocol = protocol.and_then(|text| Protocol::of(&text)).unwrap_or_default();
         let timeout =
             fields.read("timeout", wrongs, |value| length(value, Millis(1)..=TIMEOUT_MAX));
         let retry = fields.inside("retry", wrongs);
-        let address =
-            fields.require("address", wrongs, |value| secretive(value, ADDRESS, is_base_url));
+        let (want, is_sound): (_, fn(&str) -> bool) = match protocol {
+            Protocol::Http => (ADDRESS, is_base_url),
+            Protocol::Grpc => (GRPC_ADDRESS, is_grpc_address),
+        };
+        let address = fields.require("address", wrongs, |value| secretive(value, want, is_sound));
         let mut secret =
             |name| fields.read(name, wrongs, |value| secretive(value, SECRET, is_name));
         let (secret, bearer, client_certificate) =
@@ -285,7 +307,7 @@ impl Service {
         }
         Some(Self {
             revision: 0,
-            protocol: Protocol::Http,
+            protocol,
             address: address?,
             paused: fields.read("paused", wrongs, flag).unwrap_or(false),
             concurrency: concurrency(fields, wrongs).unwrap_or(SERVICE_CONCURRENCY),
@@ -304,10 +326,7 @@ impl Service {
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         put("version", json!(VERSION));
         put("revision", json!(self.revision));
-        let protocol = match self.protocol {
-            Protocol::Http => "http",
-        };
-        put("protocol", json!(protocol));
+        put("protocol", json!(self.protocol.as_str()));
         put("address", json!(self.address));
         put("paused", json!(self.paused));
         put("concurrency", json!(self.concurrency));
@@ -588,6 +607,7 @@ const SERVICE_FIELDS: [&str; 11] = [
 const TARGET_FIELDS: [&str; 1] = ["paused"];
 const ADDRESS: &str =
     "a URL http:// or https:// of at most 2048 bytes, without user information, query and fragment";
+const GRPC_ADDRESS: &str = "a URL http:// (plain HTTP/2) or https:// (TLS) of at most 2048 bytes, without user information, path, query and fragment";
 const SECRET: &str =
     "the name of a secret: 1 to 64 of a-z 0-9 . _ -; its value stands in the workers' [secrets]";
 
@@ -620,6 +640,12 @@ fn is_base_url(text: &str) -> bool {
         && !host.is_empty()
         && !host.starts_with(':')
         && !host.contains('@')
+}
+
+/// Whether a text could be the address of a gRPC service. The path of a call is made of the names of service and method alone.
+fn is_grpc_address(text: &str) -> bool {
+    let behind = text.split_once("://").and_then(|(_, rest)| rest.split_once('/'));
+    is_base_url(text) && behind.is_none_or(|(_, path)| path.is_empty())
 }
 
 /// A text that passes a check. What is wrong is not shown: people paste passwords where only names belong.

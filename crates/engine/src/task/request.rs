@@ -6,6 +6,7 @@
 
 use std::ops::RangeInclusive;
 
+use serde::de::IgnoredAny;
 use serde_json::{Map, Value};
 
 use super::super::{Millis, UnixMillis};
@@ -13,7 +14,7 @@ use super::Wrong;
 use super::fields::{self, Fields, Wrongs, any_length, bytes, document, item, text, wanted};
 use super::id::REQUEST_ID_MAX;
 use super::registry;
-use super::spec::{self, KEY_MAX, Kind, SPEC_MAX, Spec};
+use super::spec::{self, BodyFormat, KEY_MAX, Kind, SPEC_MAX, Spec};
 
 /// Longest body of a task, in bytes.
 pub const BODY_MAX: usize = 1 << 20;
@@ -35,6 +36,8 @@ pub enum TaskType {
     Http,
     /// A record for a topic.
     Kafka,
+    /// A call over gRPC.
+    Grpc,
 }
 
 impl TaskType {
@@ -44,6 +47,7 @@ impl TaskType {
         match self {
             Self::Http => "http",
             Self::Kafka => "kafka",
+            Self::Grpc => "grpc",
         }
     }
 }
@@ -96,7 +100,7 @@ pub struct Request {
 
 /// Fields of a request beside those of its specification.
 const COMMON: [&str; 5] = ["trigger_at", "delay", "window", "expires_at", "request_id"];
-const HTTP: [&str; 2] = [BODY, BODY_B64];
+const CALL: [&str; 2] = [BODY, BODY_B64];
 const BODY: &str = "body";
 const BODY_B64: &str = "body_b64";
 const VALUE: &str = "value";
@@ -207,11 +211,15 @@ fn one(
             return None;
         }
     }
-    let is_kafka = map.get("type").is_some_and(|of_type| of_type == "kafka");
+    let is_of = |name: &str| map.get("type").is_some_and(|of_type| of_type == name);
+    let (is_kafka, is_grpc) = (is_of("kafka"), is_of("grpc"));
+    let is_known = is_kafka || is_grpc || is_of("http");
     let (own, of_spec, name) = if is_kafka {
         (&KAFKA[..], &spec::KAFKA_FIELDS[..], "a kafka task")
+    } else if is_grpc {
+        (&CALL[..], &spec::GRPC_FIELDS[..], "a grpc task")
     } else {
-        (&HTTP[..], &spec::HTTP_FIELDS[..], "an http task")
+        (&CALL[..], &spec::HTTP_FIELDS[..], "an http task")
     };
     let own = [&COMMON[..], own].concat();
     let of_spec = spec::COMMON_FIELDS.iter().chain(of_spec).filter(|name| !own.contains(name));
@@ -219,7 +227,7 @@ fn one(
     {
         let fields = Fields::of_document(&map);
         // Of a type that nobody knows, the fields are not known either; the specification's reader names the type.
-        if ["http", "kafka"].iter().any(|of| map.get("type").is_some_and(|given| given == of)) {
+        if is_known {
             fields.only(&known, name, wrongs);
         }
     }
@@ -270,6 +278,7 @@ fn one(
             value: either(&fields, VALUE, BODY_MAX, wrongs),
             headers: record_headers(&fields, wrongs),
         },
+        None if is_grpc => Payload { value: message(&fields, wrongs), ..Payload::default() },
         None => Payload { value: either(&fields, BODY, BODY_MAX, wrongs), ..Payload::default() },
     };
     let value_at = match (is_kafka, fields.has(VALUE_B64), fields.has(BODY_B64)) {
@@ -279,6 +288,9 @@ fn one(
         (false, _, false) => BODY,
     };
     let (spec, due) = (spec?, due?);
+    if let Kind::Grpc(grpc) = spec.kind() {
+        fits_format(grpc.format, &fields, value.as_deref(), value_at, wrongs);
+    }
     Some(Request { spec, due, window, expires, request_id, key, value, value_at, headers })
 }
 
@@ -334,6 +346,48 @@ fn either(fields: &Fields<'_>, name: &str, max: usize, wrongs: &mut Wrongs) -> O
         wrongs.add(in_base64, format!("is there beside {name}; want at most one of them"));
     }
     plain.or(other)
+}
+
+/// The body of a gRPC task: a JSON object as it stands here, text that is JSON, or bytes in base64.
+fn message(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Vec<u8>> {
+    if !fields.get(BODY).is_some_and(Value::is_object) {
+        return either(fields, BODY, BODY_MAX, wrongs);
+    }
+    if fields.has(BODY_B64) {
+        wrongs.add(BODY_B64, format!("is there beside {BODY}; want at most one of them"));
+    }
+    fields.read(BODY, wrongs, |value| {
+        let text = value.to_string();
+        let too_long = format!("has {} bytes; want at most {BODY_MAX}", text.len());
+        if text.len() <= BODY_MAX { Ok(text.into_bytes()) } else { Err(too_long) }
+    })
+}
+
+/// Whether the body of a gRPC task can be what its format says. Whether it is the method's message is seen at the call.
+fn fits_format(
+    format: BodyFormat,
+    fields: &Fields<'_>,
+    body: Option<&[u8]>,
+    at: &str,
+    wrongs: &mut Wrongs,
+) {
+    match format {
+        BodyFormat::Protobuf if fields.has(BODY) => {
+            let detail = format!(
+                "is text, and a message of protobuf is bytes; want {BODY_B64}, or format json"
+            );
+            wrongs.add(BODY, detail);
+        }
+        BodyFormat::Json => {
+            let json = body.unwrap_or_default();
+            if !json.is_empty()
+                && let Err(error) = serde_json::from_slice::<IgnoredAny>(json)
+            {
+                wrongs.add(at, format!("is not JSON, as its format says: {error}"));
+            }
+        }
+        BodyFormat::Protobuf => {}
+    }
 }
 
 /// A payload within its bounds; `value`: what its value is called.
@@ -435,7 +489,7 @@ impl Request {
     pub fn target(&self) -> Option<&str> {
         match self.spec.kind() {
             Kind::Kafka(kafka) => Some(&kafka.topic),
-            Kind::Http(_) => None,
+            Kind::Http(_) | Kind::Grpc(_) => None,
         }
     }
 }

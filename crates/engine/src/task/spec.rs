@@ -24,8 +24,10 @@ use super::{Wrong, retry};
 
 mod address;
 mod expect;
+mod grpc;
 
 pub use expect::Expect;
+pub use grpc::{BodyFormat, Grpc, GrpcAddress, HOST_MAX, SERVICE_MAX};
 
 /// The header that has it.
 pub const HEADER: &str = "x-delay-task";
@@ -72,6 +74,8 @@ pub enum Kind {
     Http(Http),
     /// A record for a topic.
     Kafka(Kafka),
+    /// A call over gRPC whose body is the record's value.
+    Grpc(Grpc),
 }
 
 /// An HTTP call.
@@ -195,7 +199,7 @@ pub enum OnResult {
 pub enum Scope<'a> {
     /// A named service of the task's project.
     Service(&'a str),
-    /// The host of a raw URL, with its port where that is not the scheme's own.
+    /// The host of a raw URL, with its port where that is not the scheme's own. That of a gRPC task is written the same way.
     Host(&'a str),
 }
 
@@ -207,8 +211,11 @@ pub(super) const HTTP_FIELDS: [&str; 9] =
     ["service", "url", "path", "method", "headers", "timeout", "expect", "poll", "feedback"];
 /// Those of Kafka tasks besides.
 pub(super) const KAFKA_FIELDS: [&str; 4] = ["topic", "partition", "key_b64", "feedback"];
+/// Those of gRPC tasks besides.
+pub(super) const GRPC_FIELDS: [&str; 9] =
+    ["named_service", "host", "tls", "service", "method", "format", "headers", "timeout", "poll"];
 /// Types that come in later releases.
-const LATER: [&str; 3] = ["grpc", "run", "schedule"];
+const LATER: [&str; 2] = ["run", "schedule"];
 
 const NAME_WANTED: &str = "1 to 64 of a-z 0-9 . _ -, not . or ..";
 
@@ -217,6 +224,7 @@ const NAME_WANTED: &str = "1 to 64 of a-z 0-9 . _ -, not . or ..";
 enum Type {
     Http,
     Kafka,
+    Grpc,
 }
 
 impl Spec {
@@ -258,11 +266,17 @@ impl Spec {
                 fields.only(&[&COMMON_FIELDS[..], &KAFKA_FIELDS].concat(), "kafka tasks", wrongs);
                 read_kafka(fields, wrongs).map(Kind::Kafka)
             }
+            Some(Type::Grpc) => {
+                fields.only(&[&COMMON_FIELDS[..], &GRPC_FIELDS].concat(), "grpc tasks", wrongs);
+                grpc::read(fields, wrongs).map(Kind::Grpc)
+            }
             None => {
                 // Nobody knows yet what the fields of a later type are.
                 let of_type = fields.get("type").and_then(Value::as_str);
                 if of_type.is_none_or(|of_type| !LATER.contains(&of_type)) {
-                    let known = [&COMMON_FIELDS[..], &HTTP_FIELDS, &KAFKA_FIELDS[..3]].concat();
+                    let of_grpc = ["named_service", "host", "tls", "format"];
+                    let known =
+                        [&COMMON_FIELDS[..], &HTTP_FIELDS, &KAFKA_FIELDS[..3], &of_grpc].concat();
                     fields.only(&known, "tasks", wrongs);
                 }
                 None
@@ -311,6 +325,7 @@ impl Spec {
         match self.kind {
             Kind::Http(_) => "http",
             Kind::Kafka(_) => "kafka",
+            Kind::Grpc(_) => "grpc",
         }
     }
 
@@ -330,7 +345,8 @@ impl Spec {
     #[must_use]
     pub fn service(&self) -> Option<&str> {
         match &self.kind {
-            Kind::Http(Http { address: Address::Service { name, .. }, .. }) => Some(name),
+            Kind::Http(Http { address: Address::Service { name, .. }, .. })
+            | Kind::Grpc(Grpc { address: GrpcAddress::Service(name), .. }) => Some(name),
             _ => None,
         }
     }
@@ -341,6 +357,17 @@ impl Spec {
         match &self.kind {
             Kind::Http(http) => http.feedback,
             Kind::Kafka(kafka) => kafka.feedback,
+            Kind::Grpc(_) => None,
+        }
+    }
+
+    /// How its call is made again until the thing has happened; `None`: it is not.
+    #[must_use]
+    pub const fn poll(&self) -> Option<Poll> {
+        match &self.kind {
+            Kind::Http(http) => http.poll,
+            Kind::Grpc(grpc) => grpc.poll,
+            Kind::Kafka(_) => None,
         }
     }
 
@@ -348,10 +375,12 @@ impl Spec {
     #[must_use]
     pub fn scope(&self) -> Option<Scope<'_>> {
         match &self.kind {
-            Kind::Http(Http { address: Address::Service { name, .. }, .. }) => {
+            Kind::Http(Http { address: Address::Service { name, .. }, .. })
+            | Kind::Grpc(Grpc { address: GrpcAddress::Service(name), .. }) => {
                 Some(Scope::Service(name))
             }
-            Kind::Http(Http { address: Address::Url(url), .. }) => {
+            Kind::Http(Http { address: Address::Url(url), .. })
+            | Kind::Grpc(Grpc { address: GrpcAddress::Host(url), .. }) => {
                 Some(Scope::Host(&url[Position::BeforeHost..Position::AfterPort]))
             }
             Kind::Kafka(_) => None,
@@ -367,6 +396,9 @@ impl Spec {
             group: &self.group,
             request_id: self.request_id.as_deref(),
             retry: self.retry.as_ref().map(Retry::wire),
+            poll: self
+                .poll()
+                .map(|poll| WirePoll { interval: Length(poll.interval), rounds: poll.rounds }),
             on_result: self.on_result.as_ref().map(|to| match to {
                 OnResult::Topic(topic) => WireOnResult::Topic(topic),
                 OnResult::Service(service) => WireOnResult::Service(service),
@@ -387,9 +419,6 @@ impl Spec {
                 wire.headers = &http.headers;
                 wire.timeout = http.timeout.map(Length);
                 wire.expect = Some(http.expect.to_string());
-                wire.poll = http
-                    .poll
-                    .map(|poll| WirePoll { interval: Length(poll.interval), rounds: poll.rounds });
                 wire.feedback = http.feedback.map(WireFeedback::of);
             }
             Kind::Kafka(kafka) => {
@@ -397,6 +426,17 @@ impl Spec {
                 wire.partition = kafka.partition;
                 wire.key_b64 = kafka.key.as_deref().map(base64);
                 wire.feedback = kafka.feedback.map(WireFeedback::of);
+            }
+            Kind::Grpc(grpc) => {
+                if let GrpcAddress::Service(name) = &grpc.address {
+                    wire.named_service = Some(name);
+                }
+                (wire.host, wire.tls) = grpc.host().unzip();
+                wire.service = Some(&grpc.service);
+                wire.method = Some(&grpc.method);
+                wire.format = Some(grpc.format.as_str());
+                wire.headers = &grpc.headers;
+                wire.timeout = grpc.timeout.map(Length);
             }
         }
         to_json(&wire)
@@ -413,6 +453,12 @@ struct Wire<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    named_service: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     service: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     url: Option<&'a str>,
@@ -420,6 +466,8 @@ struct Wire<'a> {
     path: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    format: Option<&'a str>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     headers: &'a [(String, String)],
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -483,10 +531,11 @@ fn kind(value: &Value) -> Result<Type, String> {
     match value.as_str() {
         Some("http") => Ok(Type::Http),
         Some("kafka") => Ok(Type::Kafka),
+        Some("grpc") => Ok(Type::Grpc),
         Some(later) if LATER.contains(&later) => {
-            Err(format!("is {value}, which comes in a later release; want http or kafka"))
+            Err(format!("is {value}, which comes in a later release; want http, kafka or grpc"))
         }
-        _ => Err(wanted(value, "http or kafka")),
+        _ => Err(wanted(value, "http, kafka or grpc")),
     }
 }
 

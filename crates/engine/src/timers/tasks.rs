@@ -208,9 +208,18 @@ impl Timer {
     /// The type of a task, as its timer tells it: what stands for the target of a task that calls has a colon, and no topic has.
     #[must_use]
     pub fn type_of_task(&self) -> &'static str {
-        if self.target.contains(':') { "http" } else { "kafka" }
+        if self.target.starts_with(GRPC_TARGET) {
+            "grpc"
+        } else if self.target.contains(':') {
+            "http"
+        } else {
+            "kafka"
+        }
     }
 }
+
+/// What begins the text that stands for the target of a gRPC task.
+pub(crate) const GRPC_TARGET: &str = "grpc:";
 
 /// What a filter looks at in a specification. The rest of it may be of a later version.
 #[derive(Deserialize)]
@@ -523,6 +532,21 @@ mod tests {
             for other in TaskStatus::ALL {
                 assert!(other.is_final() == state.is_final() || !other.may_be(state));
             }
+        }
+    }
+
+    #[test]
+    fn the_type_of_a_task_without_a_definition_is_told_by_its_target() {
+        for (target, want) in [
+            ("orders", "kafka"),
+            ("service:pay", "http"),
+            ("host:a.example:81", "http"),
+            ("grpc:service:pay", "grpc"),
+            ("grpc:host:a.example:81", "grpc"),
+        ] {
+            let timer =
+                Timer { target: Arc::from(target), ..task(TimerState::Delay, Progress::default()) };
+            assert_eq!(timer.type_of_task(), want, "{target}");
         }
     }
 

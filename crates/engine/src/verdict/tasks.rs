@@ -15,7 +15,7 @@ use super::super::state::{
 use super::super::task::digest;
 use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
-use super::super::timers::{Progress, TimerId, Version};
+use super::super::timers::{GRPC_TARGET, Progress, TimerId, Version};
 use super::super::work::{Callee, Scope};
 use super::super::{CutBy, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
@@ -278,7 +278,7 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
     };
     let partition = match spec.kind() {
         spec::Kind::Kafka(kafka) => kafka.partition,
-        spec::Kind::Http(_) => None,
+        spec::Kind::Http(_) | spec::Kind::Grpc(_) => None,
     };
     let progress = Progress::default();
     let label = format!("{}/{}", spec.project(), spec.group()).into();
@@ -290,11 +290,16 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
 fn target_of(spec: &Spec) -> String {
     match spec.kind() {
         spec::Kind::Kafka(kafka) => kafka.topic.clone(),
-        spec::Kind::Http(_) => match sealed::scope_of(spec) {
-            Some(Scope { callee: Callee::Service(service), .. }) => format!("{SERVICE}{service}"),
-            Some(Scope { callee: Callee::Host(host), .. }) => format!("{HOST}{host}"),
-            None => String::new(),
-        },
+        spec::Kind::Http(_) => callee_of(spec),
+        spec::Kind::Grpc(_) => format!("{GRPC_TARGET}{}", callee_of(spec)),
+    }
+}
+
+fn callee_of(spec: &Spec) -> String {
+    match sealed::scope_of(spec) {
+        Some(Scope { callee: Callee::Service(service), .. }) => format!("{SERVICE}{service}"),
+        Some(Scope { callee: Callee::Host(host), .. }) => format!("{HOST}{host}"),
+        None => String::new(),
     }
 }
 
@@ -304,6 +309,7 @@ const HOST: &str = "host:";
 /// Whose limits a task is under, by its label and by what [`target_of`] wrote.
 pub(crate) fn scope_of(label: &str, target: &str) -> Option<Scope> {
     let (project, _) = label.split_once('/').unwrap_or((label, ""));
+    let target = target.strip_prefix(GRPC_TARGET).unwrap_or(target);
     let callee = match (target.strip_prefix(SERVICE), target.strip_prefix(HOST)) {
         (Some(service), _) => Callee::Service(service.into()),
         (None, Some(host)) => Callee::Host(host.into()),
@@ -390,4 +396,27 @@ pub(crate) fn seal_dispatch(
     let state = State { intake: to.to_word(), ..state_of(entry, Kind::Work, task) };
     let bound = directive.bound(entry.record.key());
     Ok(state.seal(&setup.key, &Bound { result: said.map(str::as_bytes), ..bound }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What stands in `<ns>.timers` gives a lane the same limits after a take-over.
+    #[test]
+    fn the_scope_of_a_call_is_read_back_from_its_target() {
+        for callee in [
+            r#""type":"http","service":"pay""#,
+            r#""type":"http","url":"http://a.example:81/x""#,
+            r#""type":"grpc","named_service":"pay","service":"s","method":"m""#,
+            r#""type":"grpc","host":"a.example:81","service":"s","method":"m""#,
+            r#""type":"kafka","topic":"orders""#,
+        ] {
+            let json = format!(r#"{{"project":"p","group":"g",{callee}}}"#);
+            let spec = Spec::parse(json.as_bytes()).expect("sound");
+            let read = scope_of("p/g", &target_of(&spec));
+            assert_eq!(read, sealed::scope_of(&spec), "{callee}");
+            assert_eq!(read.is_none(), spec.type_name() == "kafka", "{callee}");
+        }
+    }
 }

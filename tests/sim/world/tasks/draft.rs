@@ -92,11 +92,11 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
     let retries = chance.between(0, 3) as u32;
     let interval = chance.between(1, 4);
     let retry = format!(r#""retry":{{"count":{retries},"interval":{interval}}}"#);
-    let callee = match chance.between(0, 3) {
-        0 => r#""service":"one""#,
-        1 => r#""service":"two""#,
-        2 => r#""url":"http://a.example/x""#,
-        _ => r#""url":"http://b.example/x""#,
+    let (callee, over_grpc) = match chance.between(0, 3) {
+        0 => (r#""service":"one""#, r#""named_service":"one""#),
+        1 => (r#""service":"two""#, r#""named_service":"two""#),
+        2 => (r#""url":"http://a.example/x""#, r#""host":"a.example:80""#),
+        _ => (r#""url":"http://b.example/x""#, r#""host":"b.example:80""#),
     };
     let project = *chance.pick(&settings::CALLERS);
     // The last one is made while the run is on.
@@ -117,6 +117,12 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
             let project = settings::WRITER;
             format!(
                 r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}{feedback}}}"#
+            )
+        }
+        // To lanes and workers it is one more call; those with feedback are called over HTTP only.
+        None if index % 3 == 1 && feedback.is_empty() => {
+            format!(
+                r#"{{"type":"grpc","project":"{project}","group":"g",{over_grpc},"service":"s","method":"m",{retry}{poll}}}"#
             )
         }
         None => {

@@ -222,7 +222,7 @@ fn every_wrong_field_is_named() {
         (PAY,  r#"{"address":"http://a b"}"#,                  &["address"]),
         (PAY,  &longest,                                       &[]),
         (PAY,  &too_long,                                      &["address"]),
-        (PAY,  r#"{"address":"http://a","protocol":"grpc"}"#,  &["protocol"]),
+        (PAY,  r#"{"address":"http://a","protocol":"tcp"}"#,   &["protocol"]),
         (PAY,  r#"{"address":"http://a","timeout":"5m1ms","secret":"A","bearer":"","client_certificate":"a b"}"#, &["timeout", "secret", "bearer", "client_certificate"]),
         (PAY,  r#"{"address":"https://a","client_certificate":"a"}"#, &[]),
         (PAY,  r#"{"address":"http://a","client_certificate":"a"}"#,  &["client_certificate"]),
@@ -418,6 +418,7 @@ prop_compose! {
 prop_compose! {
     fn any_service()(
         revision in 1..=u64::MAX,
+        is_grpc in any::<bool>(),
         address in "https?://[a-z0-9.]{1,20}(/[!-~&&[^\\\\?#\"<>`{}|^]]{0,9})?",
         paused in any::<bool>(),
         concurrency in 1..=CONCURRENCY_MAX,
@@ -429,8 +430,28 @@ prop_compose! {
         certificate in proptest::option::of("[a-z0-9_-]{1,64}"),
     ) -> Service {
         let client_certificate = certificate.filter(|_| address.starts_with("https:"));
-        let (protocol, timeout) = (Protocol::Http, Millis(timeout));
+        let is_grpc = is_grpc && is_grpc_address(&address);
+        let protocol = if is_grpc { Protocol::Grpc } else { Protocol::Http };
+        let timeout = Millis(timeout);
         Service { revision, protocol, address, paused, concurrency, rate, burst, timeout, retry, secret, bearer, client_certificate }
+    }
+}
+
+#[test]
+fn the_address_of_a_grpc_service_has_no_path() {
+    let put = |address: &str| {
+        let body = json!({"protocol": "grpc", "address": address}).to_string();
+        read_request(PAY, body.as_bytes())
+    };
+    for address in ["http://10.0.0.7:50051", "https://billing.example", "https://[::1]:1/"] {
+        let change = put(address).expect(address);
+        let Setting::Service(_, _, Some(service)) = &change.setting else { panic!("a service") };
+        assert_eq!((service.protocol, service.address.as_str()), (Protocol::Grpc, address));
+    }
+    for address in ["billing:50051", "grpc://billing", "http://billing/v1", "http://billing//"] {
+        let wrongs = put(address).expect_err(address);
+        assert!(wrongs.len() == 1 && wrongs[0].at == "address", "{address}: {wrongs:?}");
+        assert!(wrongs[0].detail.contains("without user information, path"), "{wrongs:?}");
     }
 }
 

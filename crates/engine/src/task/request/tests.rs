@@ -25,6 +25,17 @@ fn of_kafka(more: &Value) -> Result<Request, Vec<Wrong>> {
     read(TaskType::Kafka, task.to_string().as_bytes(), MAX)
 }
 
+fn of_grpc(more: &Value) -> Result<Request, Vec<Wrong>> {
+    let mut task = json!({
+        "project": "shop", "group": "orders", "delay": "15m", "host": "shop.example:50051",
+        "service": "shop.v1.Orders", "method": "Expire",
+    });
+    for (name, value) in more.as_object().expect("an object") {
+        task[name] = value.clone();
+    }
+    read(TaskType::Grpc, task.to_string().as_bytes(), MAX)
+}
+
 fn places(read: Result<Request, Vec<Wrong>>) -> Vec<String> {
     let wrongs = read.expect_err("something is wrong");
     wrongs.into_iter().map(|wrong| wrong.at).collect()
@@ -63,6 +74,42 @@ fn a_record_is_read_with_key_value_and_headers() {
     let Kind::Kafka(kafka) = request.spec.kind() else { panic!("a record") };
     assert_eq!((kafka.partition, &kafka.key), (Some(3), &None));
     assert_eq!(of_kafka(&json!({})).expect("a tombstone").value, None);
+}
+
+#[test]
+fn the_body_of_a_grpc_task_is_what_its_format_says() {
+    let value = |more: Value| of_grpc(&more).expect("all is right").value;
+    let json = Some(br#"{"id":7}"#.to_vec());
+    assert_eq!(value(json!({"format": "json", "body": {"id": 7}})), json);
+    assert_eq!(value(json!({"format": "json", "body": r#"{"id":7}"#})), json);
+    assert_eq!(value(json!({"format": "json", "body_b64": "eyJpZCI6N30="})), json);
+    assert_eq!(value(json!({"format": "json"})), None);
+    assert_eq!(value(json!({"body_b64": "CAc="})), Some(vec![8, 7]));
+    assert_eq!(value(json!({})), None);
+    let long = json!({"a": "x".repeat(BODY_MAX)});
+    #[rustfmt::skip]
+    let cases: Vec<(Value, &[&str])> = vec![
+        (json!({"body": {"id": 7}}),                                         &["body"]),
+        (json!({"body": "CAc="}),                                            &["body"]),
+        (json!({"format": "json", "body": [7]}),                             &["body"]),
+        (json!({"format": "json", "body": "{"}),                             &["body"]),
+        (json!({"format": "json", "body_b64": "CAc="}),                      &["body_b64"]),
+        (json!({"format": "json", "body": {}, "body_b64": "e30="}),          &["body_b64"]),
+        (json!({"format": "json", "body": long}),                            &["body"]),
+        (json!({"url": "http://a", "format": "xml", "key": "k"}),            &["key", "url", "format"]),
+    ];
+    for (more, want) in cases {
+        assert_eq!(places(of_grpc(&more)), want, "{}", fields::shown(&more));
+    }
+    let payload = |bytes: &[u8]| Payload { value: Some(bytes.to_vec()), ..Payload::default() };
+    let fields = |format: &str| {
+        let fields = json!({"project": "p", "group": "g", "delay": 1, "host": "a:1", "service": "s", "method": "m", "format": format});
+        fields.as_object().expect("an object").clone()
+    };
+    let beside = |format, bytes| read_beside(TaskType::Grpc, fields(format), payload(bytes));
+    assert_eq!(beside("protobuf", &[8, 7]).expect("bytes").value, Some(vec![8, 7]));
+    assert_eq!(beside("json", b"{}").expect("JSON").value, Some(b"{}".to_vec()));
+    assert_eq!(places(beside("json", &[8, 7])), ["body"]);
 }
 
 #[test]
@@ -151,7 +198,7 @@ fn a_batch_names_what_is_wrong_with_each_of_its_tasks() {
 proptest! {
     #[test]
     fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        for of in [TaskType::Http, TaskType::Kafka] {
+        for of in [TaskType::Http, TaskType::Kafka, TaskType::Grpc] {
             if let Err(wrongs) = read(of, &bytes, MAX) {
                 prop_assert!(!wrongs.is_empty());
             }

@@ -96,7 +96,7 @@ fn is_short(text: &str, how: &str) -> Result<(), String> {
 }
 
 /// Parses a URL. What the parser would repair in silence is a mistake here.
-fn strictly(text: &str) -> Result<Url, String> {
+pub(super) fn strictly(text: &str) -> Result<Url, String> {
     let repaired: Cell<Option<SyntaxViolation>> = Cell::new(None);
     let note = |violation| repaired.set(repaired.get().or(Some(violation)));
     let url = Url::options().syntax_violation_callback(Some(&note)).parse(text);

@@ -83,7 +83,7 @@ fn a_document_that_is_none_is_refused() {
         ("[]", &["x-delay-task is []; want a JSON object"]),
         (&long, &["x-delay-task has 16385 bytes; want at most 16384"]),
         ("{}", &[
-            "type is missing; want http or kafka",
+            "type is missing; want http, kafka or grpc",
             "project is missing; want 1 to 64 of a-z 0-9 . _ -, not . or ..",
             "group is missing; want 1 to 64 of a-z 0-9 . _ -, not . or ..",
         ]),
@@ -139,8 +139,9 @@ fn each_type_has_its_own_fields() {
         parse(&format!(r#"{{"type":{of_type},"project":"p","group":"g"{rest}}}"#)).unwrap_err()
     };
     for later in LATER {
-        let want =
-            format!("type is \"{later}\", which comes in a later release; want http or kafka");
+        let want = format!(
+            "type is \"{later}\", which comes in a later release; want http, kafka or grpc"
+        );
         // Their fields are not known yet, but what every task has is.
         assert_eq!(of(&format!("\"{later}\""), r#","format":"json""#), [want.as_str()]);
         let wrongs = of(&format!("\"{later}\""), r#","retry":1"#);
@@ -148,7 +149,7 @@ fn each_type_has_its_own_fields() {
     }
     let wrongs = of("\"htpp\"", r#","url":"x","topic":"y","metod":"GET""#);
     let want = [
-        "type is \"htpp\"; want http or kafka",
+        "type is \"htpp\"; want http, kafka or grpc",
         "metod is not a field of tasks; did you mean method?",
     ];
     assert_eq!(wrongs, want);
@@ -499,8 +500,43 @@ fn any_kafka() -> impl Strategy<Value = Kafka> {
         .prop_map(|(topic, partition, key, feedback)| Kafka { topic, partition, key, feedback })
 }
 
+fn any_grpc() -> impl Strategy<Value = Grpc> {
+    let host =
+        "([a-z]{1,9}|\\[::[0-9a-f]{1,4}\\]|ü[a-z]{1,3}\\.example|127\\.0\\.0\\.1):[1-9][0-9]{0,3}";
+    let host = (host, any::<bool>()).prop_filter_map("a host that is taken", |(text, tls)| {
+        let json = json!({ "host": text, "tls": tls, "service": "s", "method": "m" });
+        let fields = Fields::of_document(json.as_object()?);
+        let grpc = grpc::read(&fields, &mut Wrongs::default())?;
+        assert_eq!(grpc.host().map(|(_, is_tls)| is_tls), Some(tls));
+        Some(grpc.address)
+    });
+    let address = prop_oneof![any_name().prop_map(GrpcAddress::Service), host];
+    let names = ("[a-zA-Z_]{1,9}(\\.[A-Z][a-z0-9_]{0,9}){0,3}", "[A-Za-z_][A-Za-z0-9_]{0,20}");
+    let headers = proptest::collection::vec(("x-[a-zA-Z0-9_.]{1,20}(-bin)?", "[ -~]{0,50}"), 0..5);
+    let timeout = proptest::option::of((1..=TIMEOUT_MAX.0).prop_map(Millis));
+    let poll = proptest::option::of((1_000..=86_400_000u64, 1..=ROUNDS_MAX));
+    (address, names, any::<bool>(), headers, timeout, poll).prop_map(
+        |(address, (service, method), is_json, headers, timeout, poll)| Grpc {
+            address,
+            service,
+            method,
+            format: if is_json { BodyFormat::Json } else { BodyFormat::Protobuf },
+            headers: headers
+                .into_iter()
+                .filter(|(name, _)| !name.to_lowercase().starts_with("x-forwarded-"))
+                .collect(),
+            timeout,
+            poll: poll.map(|(interval, rounds)| Poll { interval: Millis(interval), rounds }),
+        },
+    )
+}
+
 fn any_spec() -> impl Strategy<Value = Spec> {
-    let kind = prop_oneof![any_http().prop_map(Kind::Http), any_kafka().prop_map(Kind::Kafka)];
+    let kind = prop_oneof![
+        any_http().prop_map(Kind::Http),
+        any_kafka().prop_map(Kind::Kafka),
+        any_grpc().prop_map(Kind::Grpc)
+    ];
     let rest = (proptest::option::of(any_retry()), proptest::option::of(any_on_result()));
     let names = (any_name(), any_name(), proptest::option::of("[ -~]{1,128}"));
     (names, kind, rest).prop_map(|((project, group, request_id), kind, (retry, on_result))| Spec {
@@ -553,6 +589,89 @@ proptest! {
         let json = json!({ "type": "http", "project": text, "url": text, text.clone(): text, "headers": [[text, text]] });
         let wrongs = Spec::parse(json.to_string().as_bytes()).unwrap_err();
         prop_assert!(wrongs.iter().all(|wrong| !wrong.to_string().chars().any(char::is_control)));
+    }
+}
+
+#[test]
+fn a_grpc_task_is_read_with_all_its_fields() {
+    let full = concat!(
+        r#"{"type":"grpc","project":"shop","group":"orders","host":"shop.example:443","tls":true,"#,
+        r#""service":"shop.v1.Orders","method":"Expire","format":"json","headers":[["x-shop","eu"]],"timeout":10,"#,
+        r#""retry":{"count":3,"interval":5,"backoff":"fixed","max_interval":3600,"jitter":0.0},"poll":{"interval":10,"rounds":360}}"#
+    );
+    let spec = parse(full).unwrap();
+    assert_eq!(spec.to_json(), full);
+    assert_eq!((spec.type_name(), spec.service()), ("grpc", None));
+    // As an HTTP task that calls the same address has it.
+    assert_eq!(spec.scope(), Some(Scope::Host("shop.example")));
+    let Kind::Grpc(call) = spec.kind() else { panic!("{spec:?}") };
+    assert_eq!(call.path(), "/shop.v1.Orders/Expire");
+    assert_eq!(call.host(), Some(("shop.example:443".to_owned(), true)));
+    assert_eq!(spec.poll(), Some(Poll { interval: Millis(10_000), rounds: 360 }));
+
+    let least = r#"{"type":"grpc","project":"p","group":"g","host":"A.example:80","service":"s","method":"m"}"#;
+    let spec = parse(least).unwrap();
+    let want = r#"{"type":"grpc","project":"p","group":"g","host":"a.example:80","tls":false,"service":"s","method":"m","format":"protobuf"}"#;
+    assert_eq!((spec.to_json().as_str(), spec.scope()), (want, Some(Scope::Host("a.example"))));
+
+    let named = r#"{"type":"grpc","project":"p","group":"g","named_service":"billing","service":"s","method":"m","format":"protobuf"}"#;
+    let spec = parse(named).unwrap();
+    assert_eq!(spec.to_json(), named);
+    assert_eq!((spec.service(), spec.scope()), (Some("billing"), Some(Scope::Service("billing"))));
+}
+
+#[test]
+fn every_wrong_field_of_a_grpc_task_is_named() {
+    let json = r#"{"type":"grpc","project":"p","group":"g","named_service":"B","host":"a.example","tls":1,"service":"a..b",
+        "method":"a.b","format":"xml","headers":[["grpc-timeout","1S"],["x","ä"],["a!","b"]],"timeout":0,"poll":{},
+        "feedback":{"deadline":5},"url":"http://a"}"#;
+    let wrongs = parse(json).unwrap_err();
+    let at: Vec<_> = wrongs.iter().map(|wrong| wrong.split(' ').next().unwrap()).collect();
+    #[rustfmt::skip]
+    let want = [
+        "feedback", "url", "named_service", "tls", "host", "host", "service", "method", "format", "headers[0]", "headers[1]",
+        "headers[2]", "timeout", "poll.interval", "poll.rounds",
+    ];
+    assert_eq!(at, want, "{wrongs:?}");
+    assert!(!wrongs.iter().any(|wrong| wrong.contains('ä')), "{wrongs:?}");
+    let of = |more: &str| {
+        parse(&format!(
+            r#"{{"type":"grpc","project":"p","group":"g","service":"s","method":"m"{more}}}"#
+        ))
+    };
+    assert_eq!(
+        of("").unwrap_err(),
+        ["host is missing; want exactly one of host and named_service"]
+    );
+    let tls = of(r#","named_service":"b","tls":true"#).unwrap_err();
+    assert_eq!(
+        tls,
+        ["tls is there beside named_service, whose address says it; want it with host"]
+    );
+    for host in [
+        "a",
+        "a:",
+        ":1",
+        "a:0",
+        "a:65536",
+        "a:+1",
+        "a:1/",
+        "a:1?b",
+        "a:1#b",
+        "a\\\\b:1",
+        "a b:1",
+        "http://a:1",
+        "u:p@a:1",
+        "a:1@b:2",
+        "::1:1",
+        "",
+    ] {
+        let wrongs = of(&format!(r#","host":"{host}""#)).expect_err(host);
+        assert!(wrongs.len() == 1 && wrongs[0].starts_with("host "), "{host}: {wrongs:?}");
+        assert!(!wrongs[0].contains('@'), "{wrongs:?}");
+    }
+    for host in ["a:1", "[::1]:50051", "127.0.0.1:1", "a.b-c.example:65535"] {
+        assert!(of(&format!(r#","host":"{host}""#)).is_ok(), "{host}");
     }
 }
 
