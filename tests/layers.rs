@@ -44,8 +44,9 @@ const LIBRARIES: [(&str, &[&str]); 14] = [
     ("axum", &[".", "crates/tools"]),
     ("utoipa", &["."]),
     ("tonic", &["crates/proto", "."]),
+    // Workers read what targets say of their methods.
+    ("prost", &["crates/proto", "."]),
     ("tokio-openssl", &["."]),
-    ("prost", &["crates/proto"]),
     ("ratatui", &["crates/tools"]),
     ("plotters", &["crates/tools"]),
     ("hdrhistogram", &["crates/tools"]),

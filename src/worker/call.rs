@@ -17,10 +17,10 @@ use tokio::time::Instant;
 
 use super::clients::Clients;
 use super::guard::{Denied, Guard};
-use super::request::{self, Prepared, Refused};
-use super::resolver::Unresolved;
+use super::request::{self, Call, Prepared, Refused};
+use super::resolver::{Resolver, Unresolved};
 use super::secrets::Secrets;
-use super::{Clock, Settings};
+use super::{Clock, Settings, StartError, grpc};
 use crate::engine::header::Code;
 use crate::engine::task::answer::Answer;
 use crate::engine::task::registry::Registry;
@@ -29,14 +29,15 @@ use crate::engine::work::{CallEnd, Task};
 use crate::engine::{Millis, UnixMillis};
 use crate::telemetry;
 
-/// Longest body of an answer, in bytes.
-const ANSWER_MAX: usize = 64 << 10;
+/// Longest body of an answer, and longest message of one over gRPC, in bytes.
+pub(super) const ANSWER_MAX: usize = 64 << 10;
 /// Most bytes of an answer's headers, names and values together.
-const HEADERS_MAX: usize = 16 << 10;
+pub(super) const HEADERS_MAX: usize = 16 << 10;
 
 /// What all calls share.
 pub(super) struct Caller {
     clients: Clients,
+    grpc: grpc::Client,
     guard: Arc<Guard>,
     secrets: Secrets,
     registry: watch::Receiver<Arc<Registry>>,
@@ -45,9 +46,15 @@ pub(super) struct Caller {
 }
 
 /// How a call ended, beside when.
-struct End {
-    result: TaskResult,
-    is_away: bool,
+pub(super) struct End {
+    pub(super) result: TaskResult,
+    pub(super) is_away: bool,
+}
+
+/// A call that can be made, and what makes it.
+enum Ready {
+    Http(reqwest::Client, Box<Prepared>),
+    Grpc(Box<grpc::request::Prepared>),
 }
 
 impl Caller {
@@ -55,11 +62,13 @@ impl Caller {
         settings: Settings,
         registry: watch::Receiver<Arc<Registry>>,
         clock: Clock,
-    ) -> Result<Self, reqwest::Error> {
+    ) -> Result<Self, StartError> {
         let Settings { worker, guard, secrets, proxy, lookup } = settings;
         let guard = Arc::new(guard);
-        let clients = Clients::new(Arc::clone(&guard), lookup, proxy)?;
-        Ok(Self { clients, guard, secrets, registry, clock, worker })
+        let resolver = Arc::new(Resolver::new(Arc::clone(&guard), lookup));
+        let clients = Clients::new(Arc::clone(&resolver), proxy.clone())?;
+        let grpc = grpc::Client::new(resolver, proxy)?;
+        Ok(Self { clients, grpc, guard, secrets, registry, clock, worker })
     }
 
     /// Makes the call of a task, or none if it is later than `by` when it would be sent.
@@ -71,7 +80,8 @@ impl Caller {
                 result.until = Some((self.clock)());
                 End { result, is_away: false }
             }
-            Ok((client, prepared)) => self.make(&client, prepared).await,
+            Ok(Ready::Http(client, prepared)) => self.make(&client, *prepared).await,
+            Ok(Ready::Grpc(prepared)) => self.grpc.make(&prepared, by, (self.clock)()).await,
             Err(Refused { code, detail }) => {
                 // No other call of a record that is not what was submitted ends otherwise.
                 let is_final = code == Code::BadTask.as_str();
@@ -97,15 +107,15 @@ impl Caller {
     }
 
     /// The request of a task, and what sends it.
-    async fn prepare(
-        &self,
-        task: &Arc<Task>,
-        now: UnixMillis,
-    ) -> Result<(reqwest::Client, Prepared), Refused> {
+    async fn prepare(&self, task: &Arc<Task>, now: UnixMillis) -> Result<Ready, Refused> {
         let registry = Arc::clone(&self.registry.borrow());
-        let mut prepared = request::prepare(task, &registry, &self.guard, &self.secrets, now)?;
-        let client = self.clients.that_shows(prepared.certificate.take()).await?;
-        Ok((client, prepared))
+        match request::prepare(task, &registry, &self.guard, &self.secrets, now)? {
+            Call::Http(mut prepared) => {
+                let client = self.clients.that_shows(prepared.certificate.take()).await?;
+                Ok(Ready::Http(client, prepared))
+            }
+            Call::Grpc(prepared) => Ok(Ready::Grpc(prepared)),
+        }
     }
 
     async fn make(&self, client: &reqwest::Client, prepared: Prepared) -> End {
@@ -185,7 +195,7 @@ impl Seen {
     }
 }
 
-fn size(headers: &HeaderMap) -> usize {
+pub(super) fn size(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len()).sum()
 }
 

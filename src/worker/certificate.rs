@@ -4,7 +4,9 @@
 //! 1. One that is parsed can be shown: its key belongs to it.
 //! 2. No error shows what was parsed.
 
-use reqwest::{Client, Identity};
+use std::fmt;
+
+use reqwest::Client;
 
 pub(super) const WANTED: &str = "PEM with one private key in PKCS #8 without a password (BEGIN PRIVATE KEY), the certificate of this key, and then its chain";
 const BLOCK: &str = "-----BEGIN ";
@@ -16,6 +18,21 @@ pub(super) struct Certificate {
     /// The name of the secret that holds it.
     pub(super) secret: String,
     pub(super) identity: Identity,
+}
+
+/// One certificate with its key, for each of the two that show it. Printing it shows nothing of it.
+#[derive(Clone)]
+pub(super) struct Identity {
+    /// For calls over HTTP.
+    pub(super) http: reqwest::Identity,
+    /// For calls over gRPC.
+    pub(super) grpc: native_tls::Identity,
+}
+
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Identity(not shown)")
+    }
 }
 
 /// Whether a text is meant as PEM. No key to sign with and no token looks like that.
@@ -34,10 +51,14 @@ pub(super) fn parse(pem: &str) -> Result<Identity, &'static str> {
         _ => return Err(WANTED),
     };
     // OpenSSL passes blocks by that are no certificates.
-    let identity = Identity::from_pkcs8_pem(pem.as_bytes(), key.as_bytes()).map_err(|_| WANTED)?;
+    let (pem, key) = (pem.as_bytes(), key.as_bytes());
+    let identity = Identity {
+        http: reqwest::Identity::from_pkcs8_pem(pem, key).map_err(|_| WANTED)?,
+        grpc: native_tls::Identity::from_pkcs8(pem, key).map_err(|_| WANTED)?,
+    };
     // Only a client looks whether the key belongs to the certificate.
     let client =
-        Client::builder().no_proxy().tls_built_in_root_certs(false).identity(identity.clone());
+        Client::builder().no_proxy().tls_built_in_root_certs(false).identity(identity.http.clone());
     client.build().map(|_| identity).map_err(|_| WANTED)
 }
 

@@ -14,12 +14,11 @@ use tokio::task::spawn_blocking;
 use url::Url;
 
 use super::certificate::Certificate;
-use super::guard::Guard;
 use super::request::Refused;
-use super::resolver::{Lookup, Resolver};
+use super::resolver::Resolver;
 
 /// Name, connection and TLS.
-const CONNECT: Duration = Duration::from_secs(3);
+pub(super) const CONNECT: Duration = Duration::from_secs(3);
 /// A connection that is not used for so long is closed. Many servers keep theirs for a minute.
 const IDLE: Duration = Duration::from_secs(30);
 /// Idle connections to one host.
@@ -36,12 +35,7 @@ pub(super) struct Clients {
 }
 
 impl Clients {
-    pub(super) fn new(
-        guard: Arc<Guard>,
-        lookup: Lookup,
-        proxy: Option<Url>,
-    ) -> Result<Self, reqwest::Error> {
-        let resolver = Arc::new(Resolver::new(guard, lookup));
+    pub(super) fn new(resolver: Arc<Resolver>, proxy: Option<Url>) -> Result<Self, reqwest::Error> {
         let proxy = proxy.map(Proxy::all).transpose()?;
         let plain = builder(&resolver, proxy.as_ref()).build()?;
         Ok(Self { plain, with_certificate: Mutex::new(Vec::new()), resolver, proxy })
@@ -55,7 +49,7 @@ impl Clients {
         let client = if let Some(at) = kept.iter().position(|(name, _)| *name == secret) {
             kept.remove(at).1
         } else {
-            let builder = builder(&self.resolver, self.proxy.as_ref()).identity(identity);
+            let builder = builder(&self.resolver, self.proxy.as_ref()).identity(identity.http);
             let made = spawn_blocking(|| builder.build()).await;
             made.ok().and_then(Result::ok).ok_or_else(|| {
                 Refused::secret(format!("the secret {secret} gives no client certificate"))
@@ -94,6 +88,7 @@ fn builder(resolver: &Arc<Resolver>, proxy: Option<&Proxy>) -> ClientBuilder {
 #[cfg(test)]
 mod tests {
     use super::super::certificate;
+    use super::super::guard::Guard;
     use super::super::resolver::system;
     use super::super::tests::certificate::PEM;
     use super::*;
@@ -101,7 +96,8 @@ mod tests {
     #[tokio::test]
     async fn the_clients_that_are_kept_are_those_that_were_used_last() {
         let guard = Arc::new(Guard::new(&[], None).unwrap());
-        let clients = Clients::new(guard, system(), None).unwrap();
+        let resolver = Arc::new(Resolver::new(guard, system()));
+        let clients = Clients::new(resolver, None).unwrap();
         let identity = certificate::parse(&PEM).unwrap();
         let show = async |nth: usize| {
             let secret = nth.to_string();

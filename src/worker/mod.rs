@@ -1,9 +1,9 @@
-//! Makes the calls of tasks, over HTTP. Which calls begin, and when, is decided by the engine of workers
+//! Makes the calls of tasks, over HTTP and gRPC. Which calls begin, and when, is decided by the engine of workers
 //! ([`work`](crate::engine::work)); this room makes them and tells how they ended.
 //!
 //! # Invariants
 //! 1. Each call that is ordered ends once, or is cut; of a call that was cut nothing is told.
-//! 2. A call that is cut has its connection closed.
+//! 2. A call that is cut has its connection closed; over gRPC, where calls share connections, its stream is reset.
 //! 3. No task can make a worker call an address that the configuration does not allow (`guard`).
 //! 4. The value of a secret is in no log, error or result (`secrets`).
 //!
@@ -12,6 +12,7 @@
 mod call;
 mod certificate;
 mod clients;
+mod grpc;
 mod guard;
 mod request;
 mod resolver;
@@ -80,8 +81,14 @@ pub struct Settings {
 
 /// Why no calls can be made.
 #[derive(Debug, thiserror::Error)]
-#[error("could not set up the HTTP client of callbacks")]
-pub struct StartError(#[from] reqwest::Error);
+pub enum StartError {
+    /// The client of calls over HTTP does not work.
+    #[error("could not set up the HTTP client of callbacks")]
+    Http(#[from] reqwest::Error),
+    /// TLS of calls over gRPC does not work.
+    #[error("could not set up TLS for callbacks over gRPC")]
+    Tls(#[from] native_tls::Error),
+}
 
 /// Begins to take orders, and tells `ended` how calls end, which says whether anybody listens. It stops, and cuts the calls that are open, once nobody can
 /// send an order any more or nobody listens; the handle tells when.

@@ -15,15 +15,16 @@ use reqwest::header::{
 use url::Url;
 
 use super::certificate::Certificate;
+use super::grpc;
 use super::guard::Guard;
 use super::secrets::Secrets;
-use super::sign;
+use super::sign::Signer;
 use crate::engine::UnixMillis;
 use crate::engine::header::{self, Code};
 use crate::engine::messages::TracedTurn;
 use crate::engine::task::digest;
-use crate::engine::task::registry::{self, Registry, Service};
-use crate::engine::task::spec::{Address, Http, Kind, Method, Spec};
+use crate::engine::task::registry::{self, Protocol, Registry, Service};
+use crate::engine::task::spec::{Address, Grpc, GrpcAddress, Http, Kind, Method, Spec};
 use crate::engine::work::Task;
 
 /// What waterclock calls itself.
@@ -40,8 +41,14 @@ pub(super) struct Prepared {
     pub(super) certificate: Option<Certificate>,
 }
 
+/// A call over either protocol.
+pub(super) enum Call {
+    Http(Box<Prepared>),
+    Grpc(Box<grpc::request::Prepared>),
+}
+
 /// Why no call is made.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     /// A word for programs.
     pub(super) code: &'static str,
@@ -68,7 +75,7 @@ pub(super) fn prepare(
     guard: &Guard,
     secrets: &Secrets,
     now: UnixMillis,
-) -> Result<Prepared, Refused> {
+) -> Result<Call, Refused> {
     if digest(&task.record) != task.sealed.digest {
         return Err(Refused::task("its body or headers are not those that were submitted"));
     }
@@ -84,15 +91,19 @@ pub(super) fn prepare(
     })?;
     let id = std::str::from_utf8(named(header::ID)?);
     let id = id.map_err(|_| Refused::task("its id is no UTF-8"))?;
-    let Kind::Http(http) = spec.kind().clone() else {
-        return Err(Refused::task(format!("its type is {}; workers call http", spec.type_name())));
+    let over = match spec.kind() {
+        Kind::Http(http) => Over::Http(http),
+        Kind::Grpc(grpc) => Over::Grpc(grpc),
+        Kind::Kafka(_) => {
+            return Err(Refused::task("its type is kafka; workers call http and grpc"));
+        }
     };
     let project = registry.project(spec.project());
     if project.is_deleted {
         let detail = format!("the project {} was deleted", spec.project());
         return Err(Refused { code: "project_deleted", detail });
     }
-    let (url, service) = address(&http, spec.project(), registry)?;
+    let (url, service) = over.address(spec.project(), registry)?;
     let denied = |detail| Refused { code: "address_denied", detail };
     guard.url(&url).map_err(|why| denied(why.to_string()))?;
     if !project.permits_host_of(&url) {
@@ -102,13 +113,34 @@ pub(super) fn prepare(
     }
 
     let body = Bytes::from_owner(Body(Arc::clone(task)));
-    let said = Said { task, id, http: &http, now };
-    let mut headers = user_headers(&http)?;
-    said.add(&mut headers, service, spec.project(), secrets, &body)?;
+    let said = Said { task, id, polls: spec.poll().is_some(), now };
+    let (of_user, timeout) = match over {
+        Over::Http(http) => (&http.headers, http.timeout),
+        Over::Grpc(grpc) => (&grpc.headers, grpc.timeout),
+    };
+    let mut headers = user_headers(of_user)?;
+    let signer = said.add(&mut headers, service, spec.project(), secrets)?;
     let certificate = service
         .and_then(|service| service.client_certificate.as_deref())
         .map(|name| secrets.certificate(name, spec.project()).map_err(Refused::secret))
         .transpose()?;
+    let timeout = timeout.or_else(|| service.map(|service| service.timeout));
+    let timeout = timeout.unwrap_or(registry::TIMEOUT).min(registry::TIMEOUT_MAX);
+    let timeout = Duration::from_millis(timeout.0);
+    let http = match over {
+        Over::Http(http) => http.clone(),
+        Over::Grpc(grpc) => {
+            let certificate = certificate.map(|of| (of.secret, of.identity.grpc));
+            let project = spec.project().to_owned();
+            let target = grpc::request::Target { project, url, certificate };
+            let grpc = grpc.clone();
+            let prepared = grpc::request::Prepared { grpc, target, headers, signer, body, timeout };
+            return Ok(Call::Grpc(Box::new(prepared)));
+        }
+    };
+    if let Some(signer) = signer {
+        headers.insert("webhook-signature", signer.signature(&body)?);
+    }
     let method = reqwest::Method::from_bytes(http.method.as_str().as_bytes())
         .map_err(|_| Refused::task("its method is none of HTTP's"))?;
     let mut request = reqwest::Request::new(method, url);
@@ -119,9 +151,7 @@ pub(super) fn prepare(
         // Some servers answer 411 to a POST that does not say how long its body is.
         request.headers_mut().insert(CONTENT_LENGTH, 0.into());
     }
-    let timeout = http.timeout.or_else(|| service.map(|service| service.timeout));
-    let timeout = timeout.unwrap_or(registry::TIMEOUT).min(registry::TIMEOUT_MAX);
-    Ok(Prepared { http, request, timeout: Duration::from_millis(timeout.0), certificate })
+    Ok(Call::Http(Box::new(Prepared { http, request, timeout, certificate })))
 }
 
 /// The value of a task, without a copy of it.
@@ -133,37 +163,69 @@ impl AsRef<[u8]> for Body {
     }
 }
 
-/// Where the call goes, and the service that says so.
-fn address<'a>(
-    http: &Http,
-    project: &str,
-    registry: &'a Registry,
-) -> Result<(Url, Option<&'a Service>), Refused> {
-    let (name, path) = match &http.address {
-        Address::Url(url) => return Ok((url.clone(), None)),
-        Address::Service { name, path } => (name, path),
-    };
-    let service = registry.service(project, name).ok_or_else(|| Refused {
-        code: "service_missing",
-        detail: format!("the project {project} has no service {name}; put it, and retry the task"),
-    })?;
+/// What is called, by its protocol.
+#[derive(Clone, Copy)]
+enum Over<'a> {
+    Http(&'a Http),
+    Grpc(&'a Grpc),
+}
+
+impl Over<'_> {
+    /// Where the call goes, and the service that says so.
+    fn address<'a>(
+        self,
+        project: &str,
+        registry: &'a Registry,
+    ) -> Result<(Url, Option<&'a Service>), Refused> {
+        let (protocol, name, path) = match self {
+            Over::Http(Http { address: Address::Url(url), .. })
+            | Over::Grpc(Grpc { address: GrpcAddress::Host(url), .. }) => {
+                return Ok((url.clone(), None));
+            }
+            Over::Http(Http { address: Address::Service { name, path }, .. }) => {
+                (Protocol::Http, name, path.as_deref())
+            }
+            Over::Grpc(Grpc { address: GrpcAddress::Service(name), .. }) => {
+                (Protocol::Grpc, name, None)
+            }
+        };
+        let service = registry.service(project, name).ok_or_else(|| Refused {
+            code: "service_missing",
+            detail: format!(
+                "the project {project} has no service {name}; put it, and retry the task"
+            ),
+        })?;
+        if service.protocol != protocol {
+            let (is, wanted) = (service.protocol.as_str(), protocol.as_str());
+            return Err(Refused {
+                code: "service_protocol",
+                detail: format!(
+                    "the service {name} is called over {is}, and the task wants {wanted}; put it again, or name another one"
+                ),
+            });
+        }
+        service_url(name, service, path).map(|url| (url, Some(service)))
+    }
+}
+
+/// The address of a service, with a path behind it.
+fn service_url(name: &str, service: &Service, path: Option<&str>) -> Result<Url, Refused> {
     let text = match path {
         // A path begins with a slash.
         Some(path) => format!("{}{path}", service.address.trim_end_matches('/')),
         None => service.address.clone(),
     };
     // The address is not shown: it could be a password.
-    let url = text.parse().map_err(|error| Refused {
+    text.parse().map_err(|error| Refused {
         code: "service_address",
         detail: format!("the address of the service {name} is no URL ({error}); put it again"),
-    })?;
-    Ok((url, Some(service)))
+    })
 }
 
 /// Those of the specification.
-fn user_headers(http: &Http) -> Result<HeaderMap, Refused> {
-    let mut headers = HeaderMap::with_capacity(http.headers.len() + 8);
-    for (name, value) in &http.headers {
+fn user_headers(of_user: &[(String, String)]) -> Result<HeaderMap, Refused> {
+    let mut headers = HeaderMap::with_capacity(of_user.len() + 12);
+    for (name, value) in of_user {
         let pair = HeaderName::from_bytes(name.as_bytes())
             .ok()
             .zip(HeaderValue::from_bytes(value.as_bytes()).ok());
@@ -179,7 +241,8 @@ fn user_headers(http: &Http) -> Result<HeaderMap, Refused> {
 struct Said<'a> {
     task: &'a Task,
     id: &'a str,
-    http: &'a Http,
+    /// Whether it is called again until the thing has happened.
+    polls: bool,
     now: UnixMillis,
 }
 
@@ -188,19 +251,19 @@ impl Said<'_> {
     /// of its own.
     fn webhook_id(&self) -> String {
         match self.task.sealed.round {
-            round if round > 0 && self.http.poll.is_some() => format!("{}.r{round}", self.id),
+            round if round > 0 && self.polls => format!("{}.r{round}", self.id),
             _ => self.id.to_owned(),
         }
     }
 
+    /// Adds all but the signature, and gives what makes that.
     fn add(
         &self,
         headers: &mut HeaderMap,
         service: Option<&Service>,
         project: &str,
         secrets: &Secrets,
-        body: &[u8],
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<Signer>, Refused> {
         let webhook_id = self.webhook_id();
         let seconds = self.now.0 / 1_000;
         headers.entry(USER_AGENT).or_insert(HeaderValue::from_static(AGENT));
@@ -221,17 +284,16 @@ impl Said<'_> {
                 headers.insert("waterclock-cursor", cursor);
             }
         }
-        if let Some(secret) = service.and_then(|service| service.secret.as_deref()) {
+        let secret = service.and_then(|service| service.secret.as_deref());
+        let signer = secret.map(|secret| {
             let keys = secrets.keys(secret, project).map_err(Refused::secret)?;
-            let text = sign::signatures(keys, &webhook_id, seconds, body);
-            let signatures = HeaderValue::try_from(text)
-                .map_err(|_| Refused::secret(format!("the secret {secret} gives no signature")))?;
-            headers.insert("webhook-signature", signatures);
-        }
+            Ok(Signer::new(keys, secret, &webhook_id, seconds))
+        });
+        let signer = signer.transpose()?;
         if let Some(bearer) = service.and_then(|service| service.bearer.as_deref()) {
             headers
                 .insert(AUTHORIZATION, secrets.bearer(bearer, project).map_err(Refused::secret)?);
         }
-        Ok(())
+        Ok(signer)
     }
 }

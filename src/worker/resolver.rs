@@ -6,6 +6,7 @@
 //!    threads than that.
 
 use std::collections::HashMap;
+use std::error::Error as StdError;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
@@ -14,8 +15,9 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 use tokio::sync::{Semaphore, watch};
+use url::Url;
 
-use super::guard::Guard;
+use super::guard::{Denied, Guard};
 
 /// Look-ups at one time. The system's resolver takes a thread for each.
 const LOOKUPS: usize = 64;
@@ -44,9 +46,10 @@ pub(super) struct Unresolved {
     why: Arc<str>,
 }
 
+type AnyError = Box<dyn StdError + Send + Sync>;
 type Answer = Result<Arc<[IpAddr]>, Arc<str>>;
 
-/// What reqwest asks.
+/// What reqwest asks, and who connects for calls over gRPC.
 pub(super) struct Resolver {
     guard: Arc<Guard>,
     names: Arc<Names>,
@@ -104,16 +107,34 @@ impl Names {
     }
 }
 
-impl Resolve for Resolver {
-    fn resolve(&self, name: Name) -> Resolving {
+impl Resolver {
+    /// The addresses of a name, each of which may be called.
+    pub(super) fn checked(
+        &self,
+        name: String,
+    ) -> impl Future<Output = Result<Vec<IpAddr>, AnyError>> + Send + use<> {
         let (guard, names) = (Arc::clone(&self.guard), Arc::clone(&self.names));
-        let name = name.as_str().to_owned();
-        Box::pin(async move {
+        async move {
             let found = match names.addresses(name.clone()).await {
                 Ok(found) => found,
                 Err(why) => return Err(Unresolved { name, why }.into()),
             };
             guard.addresses(&name, &found)?;
+            Ok(found.to_vec())
+        }
+    }
+
+    /// The address that a URL names, if it may be called.
+    pub(super) fn literal(&self, url: &Url, address: IpAddr) -> Result<Vec<IpAddr>, Denied> {
+        self.guard.url(url).map(|()| vec![address])
+    }
+}
+
+impl Resolve for Resolver {
+    fn resolve(&self, name: Name) -> Resolving {
+        let checked = self.checked(name.as_str().to_owned());
+        Box::pin(async move {
+            let found = checked.await?;
             // Port 0 is the port of the URL.
             let found: Vec<_> = found.iter().map(|ip| SocketAddr::new(*ip, 0)).collect();
             Ok(Box::new(found.into_iter()) as Addrs)

@@ -7,10 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use reqwest::Identity;
 use reqwest::header::HeaderValue;
 
-use super::certificate::{self, Certificate};
+use super::certificate::{self, Certificate, Identity};
 use super::sign::{KEY_WANTED, Key};
 
 const TWO_KEYS: &str = "two keys to sign with, each of them whsec_ and 24 to 64 bytes in base64";

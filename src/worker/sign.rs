@@ -5,7 +5,10 @@ use std::fmt;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac as _};
+use reqwest::header::HeaderValue;
 use sha2::Sha256;
+
+use super::request::Refused;
 
 /// Begins the text of a key.
 const PREFIX: &str = "whsec_";
@@ -34,7 +37,7 @@ impl fmt::Debug for Key {
 }
 
 /// The value of `webhook-signature`: one signature for each key, with a blank between two. `seconds`: since 1970.
-pub(super) fn signatures(keys: &[Key], id: &str, seconds: u64, body: &[u8]) -> String {
+fn signatures(keys: &[Key], id: &str, seconds: u64, body: &[u8]) -> String {
     let signed = keys.iter().filter_map(|Key(key)| {
         // A key of any length is taken.
         let mut mac = Hmac::<Sha256>::new_from_slice(key).ok()?;
@@ -43,6 +46,29 @@ pub(super) fn signatures(keys: &[Key], id: &str, seconds: u64, body: &[u8]) -> S
         Some(format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes())))
     });
     signed.collect::<Vec<_>>().join(" ")
+}
+
+/// Signs the body of one call, once it is known.
+pub(super) struct Signer {
+    keys: Vec<Key>,
+    /// The name of the secret that has them.
+    secret: String,
+    id: String,
+    seconds: u64,
+}
+
+impl Signer {
+    /// `id`: the `webhook-id` of the call; `seconds`: its `webhook-timestamp`.
+    pub(super) fn new(keys: &[Key], secret: &str, id: &str, seconds: u64) -> Self {
+        Self { keys: keys.to_vec(), secret: secret.to_owned(), id: id.to_owned(), seconds }
+    }
+
+    /// The value of `webhook-signature` for this body.
+    pub(super) fn signature(&self, body: &[u8]) -> Result<HeaderValue, Refused> {
+        let text = signatures(&self.keys, &self.id, self.seconds, body);
+        HeaderValue::try_from(text)
+            .map_err(|_| Refused::secret(format!("the secret {} gives no signature", self.secret)))
+    }
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use crate::engine::{Lane, Millis, Record};
 use crate::patient::patient;
 
 pub(super) mod certificate;
+mod grpc;
 mod stub;
 use stub::Stub;
 

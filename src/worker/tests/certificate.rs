@@ -1,6 +1,6 @@
 //! Client certificates of services: who sees them, and who does not.
 
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::{BufRead as _, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
 use std::sync::LazyLock;
@@ -93,12 +93,133 @@ impl Server {
     }
 }
 
+/// Answers one call over HTTP/2, as far as it has to.
+fn speak_grpc(stream: &mut (impl Read + Write)) -> io::Result<()> {
+    stream.write_all(&grpc::SETTINGS)?;
+    stream.read_exact(&mut [0; 24])?;
+    loop {
+        let mut head = [0; 9];
+        stream.read_exact(&mut head)?;
+        let [_, high, low, of_type, flags, rest @ ..] = head;
+        stream.read_exact(&mut vec![0; usize::from(high) << 8 | usize::from(low)])?;
+        // DATA or HEADERS, and the last of them.
+        if of_type > 1 || flags & 1 == 0 {
+            continue;
+        }
+        let mut send = |of_type: u8, flags: u8, payload: &[u8]| {
+            let mut frame = vec![0, 0, payload.len() as u8, of_type, flags];
+            frame.extend(rest);
+            frame.extend(payload);
+            stream.write_all(&frame)
+        };
+        // The status is 200, and then the content-type.
+        send(1, 4, b"\x88\x0f\x10\x10application/grpc")?;
+        send(0, 0, &[0, 0, 0, 0, 2, 8, 1])?;
+        send(1, 5, b"\x00\x0bgrpc-status\x010")?;
+    }
+}
+
+/// A server of gRPC with TLS, which takes only clients with a certificate of an authority. `alpn`: whether it agrees on HTTP/2.
+fn grpc_server(authority: &Issuer, alpn: bool) -> (u16, Arc<Mutex<Vec<String>>>) {
+    let [key, certificate] = signed("server", authority);
+    let mut acceptor = SslAcceptor::mozilla_intermediate_v5(SslMethod::tls_server()).unwrap();
+    acceptor.set_private_key(&PKey::private_key_from_pem(key.as_bytes()).unwrap()).unwrap();
+    acceptor.set_certificate(&X509::from_pem(certificate.as_bytes()).unwrap()).unwrap();
+    let trusted = X509::from_pem(authority.pem().as_bytes()).unwrap();
+    acceptor.cert_store_mut().add_cert(trusted).unwrap();
+    acceptor.set_verify(SslVerifyMode::PEER | SslVerifyMode::FAIL_IF_NO_PEER_CERT);
+    if alpn {
+        acceptor.set_alpn_select_callback(|_, offered| {
+            let chosen = openssl::ssl::select_next_proto(b"\x02h2", offered);
+            chosen.ok_or(openssl::ssl::AlpnError::NOACK)
+        });
+    }
+    let acceptor = acceptor.build();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen = Arc::<Mutex<Vec<_>>>::default();
+    let log = Arc::clone(&seen);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (acceptor, log) = (acceptor.clone(), Arc::clone(&log));
+            std::thread::spawn(move || {
+                let Ok(mut stream) = acceptor.accept(stream.unwrap()) else { return };
+                let shown = stream.ssl().peer_certificate().expect("it was asked for");
+                let name = shown.subject_name().entries().last().unwrap();
+                log.lock().push(String::from_utf8_lossy(name.data().as_slice()).into_owned());
+                // The other side goes when it likes.
+                let _ = speak_grpc(&mut stream);
+            });
+        }
+    });
+    (port, seen)
+}
+
 #[test]
 fn a_client_certificate_is_shown_by_the_calls_of_its_service_only() {
+    of_its_own_process("child_shows_certificates");
+}
+
+#[test]
+fn calls_over_grpc_with_tls_show_a_certificate_and_want_http2() {
+    of_its_own_process("child_calls_over_grpc");
+}
+
+#[test]
+#[ignore = "a child of the test above"]
+fn child_calls_over_grpc() {
+    let root = authority("root", None);
+    std::fs::write(std::env::var_os(TRUSTED).expect("run by another test"), root.pem()).unwrap();
+    let secrets = [("first", signed("first", &root).concat()), ("stranger", PEM.clone())];
+    let secrets = secrets.map(|(name, pem)| {
+        (name.to_owned(), Secret::new(&pem, None, ["shop".to_owned()]).unwrap())
+    });
+    let worker =
+        Worker::start(Settings { secrets: secrets.into_iter().collect(), ..settings(&LOCAL) });
+    let of = json!({"type": "grpc", "service": "s.S", "method": "M"});
+    let call = |port: u16, certificate: Option<&str>| {
+        let mut service =
+            json!({"protocol": "grpc", "address": format!("https://loopback.example:{port}")});
+        if let Some(secret) = certificate {
+            service["client_certificate"] = json!(secret);
+        }
+        worker.put_service(&service);
+        let mut spec = of.clone();
+        spec["named_service"] = json!("billing");
+        worker.call(&Arc::new(task(spec, b"")))
+    };
+    let (port, names) = grpc_server(&root, true);
+    for _ in 0..2 {
+        let end = call(port, Some("first"));
+        assert_eq!(end.result.response.as_deref(), Some(&[8, 1][..]), "{end:?}");
+    }
+    assert_eq!(*names.lock(), ["first"], "one connection");
+    for certificate in [None, Some("stranger")] {
+        let end = call(port, certificate);
+        assert_eq!(end.result.outcome, Outcome::Failed, "{end:?}");
+        assert!(["connection_failed", "call_broken"].contains(&seen(&end).2.as_str()), "{end:?}");
+    }
+    let (port_without, _) = grpc_server(&root, false);
+    let end = call(port_without, Some("first"));
+    assert!(end.result.error.as_deref().unwrap_or_default().contains("ALPN h2"), "{end:?}");
+    // A certificate that nobody trusts, and one of another name.
+    let (port_of_stranger, names) = grpc_server(&authority("nobody", None), true);
+    let end = call(port_of_stranger, Some("first"));
+    assert_eq!(seen(&end).2, "connection_failed", "{end:?}");
+    let mut spec = of.clone();
+    spec["host"] = json!(format!("127.0.0.1:{port}"));
+    spec["tls"] = json!(true);
+    let end = worker.call(&Arc::new(task(spec, b"")));
+    assert_eq!(seen(&end).2, "connection_failed", "its name is another one: {end:?}");
+    assert!(names.lock().is_empty());
+}
+
+#[track_caller]
+fn of_its_own_process(name: &str) {
     let directory = tempfile::tempdir().unwrap();
     // A process of its own: the variable holds for all of it.
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "worker::tests::certificate::child_shows_certificates", "--ignored"])
+        .args(["--exact", &format!("worker::tests::certificate::{name}"), "--ignored"])
         .env(TRUSTED, directory.path().join("root.pem"))
         .output()
         .unwrap();
