@@ -37,7 +37,7 @@ const TOKEN: &str = "token";
         (name = "projects", description = "Limits, pauses, and the services that tasks call."),
     ),
     paths(
-        create::http, create::kafka, create::batch,
+        create::http, create::kafka, create::grpc, create::batch,
         single::list, single::get, single::cancel, single::retry,
         report::result, report::heartbeat,
         projects::list, projects::show, projects::put, projects::delete, projects::pause, projects::resume,

@@ -25,7 +25,7 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::report::Report;
 use crate::engine::task::retry::Retry;
-use crate::engine::task::spec::{Address, Kind, Spec};
+use crate::engine::task::spec::{Address, Grpc, Kind, Spec};
 use crate::engine::timers::{self, TaskCancel, TaskCounts, TaskRecord, TaskReport, group_of};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
@@ -361,11 +361,13 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     };
     let project = named(spec.as_ref().map(Spec::project), group.map(|(project, _)| project));
     let service = spec.as_ref().and_then(Spec::service);
-    let (http, kafka) = match spec.as_ref().map(Spec::kind) {
-        Some(Kind::Http(http)) => (Some(http), None),
-        Some(Kind::Kafka(kafka)) => (None, Some(kafka)),
-        Some(Kind::Grpc(_)) | None => (None, None),
+    let (http, kafka, grpc) = match spec.as_ref().map(Spec::kind) {
+        Some(Kind::Http(http)) => (Some(http), None, None),
+        Some(Kind::Kafka(kafka)) => (None, Some(kafka), None),
+        Some(Kind::Grpc(grpc)) => (None, None, Some(grpc)),
+        None => (None, None, None),
     };
+    let (host, tls) = grpc.and_then(Grpc::host).unzip();
     let topic = kafka.map(|kafka| &kafka.topic);
     let paused = registry.paused_by(&project, service, topic.map(String::as_str));
     let paused = [
@@ -391,20 +393,36 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         None => (None, None),
     };
     TaskView {
-        method: http.map(|http| http.method.as_str().to_owned()),
+        method: http
+            .map(|http| http.method.as_str())
+            .or_else(|| grpc.map(|grpc| grpc.method.as_str()))
+            .map(str::to_owned),
         url,
-        service: service.map(str::to_owned),
+        // Each type has the names of the fields that create it.
+        service: grpc.map(|grpc| grpc.service.as_str()).or(service).map(str::to_owned),
+        named_service: service.filter(|_| grpc.is_some()).map(str::to_owned),
+        host,
+        tls,
+        format: grpc.map(|grpc| grpc.format.as_str().to_owned()),
         path,
-        timeout: http.and_then(|http| http.timeout).map(Into::into),
+        timeout: http
+            .and_then(|http| http.timeout)
+            .or_else(|| grpc.and_then(|grpc| grpc.timeout))
+            .map(Into::into),
         expect: http.map(|http| http.expect.to_string()),
-        poll: http
-            .and_then(|http| http.poll)
+        poll: spec
+            .as_ref()
+            .and_then(Spec::poll)
             .map(|poll| PollInfo { interval: poll.interval.into(), rounds: poll.rounds }),
         feedback: spec.as_ref().and_then(Spec::feedback).map(|feedback| FeedbackInfo {
             deadline: feedback.deadline.into(),
             heartbeat: Some(feedback.heartbeat.into()),
         }),
-        headers: http.map(|http| http.headers.clone()).unwrap_or_default(),
+        headers: http
+            .map(|http| &http.headers)
+            .or_else(|| grpc.map(|grpc| &grpc.headers))
+            .cloned()
+            .unwrap_or_default(),
         partition: kafka.and_then(|kafka| kafka.partition),
         // One that was refused when it was created has no specification.
         topic: topic.cloned().or_else(|| {

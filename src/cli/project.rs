@@ -160,9 +160,12 @@ struct PutService {
     revision: Revision,
     #[command(flatten)]
     limits: Limits,
-    /// The URL that the paths of tasks are put behind
+    /// The URL that the paths of tasks are put behind; of a gRPC service, one without a path
     #[arg(long, value_name = "URL")]
     address: String,
+    /// How it is called [default: http]
+    #[arg(long, value_parser = ["http", "grpc"])]
+    protocol: Option<String>,
     /// How long a call may take, at most 5m [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = length)]
     timeout: Option<Length>,
@@ -298,7 +301,7 @@ impl PutService {
         let Limits { concurrency, rate, burst, paused } = self.limits;
         ServiceSettings {
             address: self.address.clone(),
-            protocol: None,
+            protocol: self.protocol.clone(),
             paused: paused.then_some(true),
             concurrency,
             rate,
@@ -494,6 +497,7 @@ mod tests {
             "x project put shop --concurrency 5 --rate 2.5 --burst 9 --create-rate 7 --create-burst 70 --max-pending 1000 --max-delay 30d --max-body 4096 --window 5m --host a.example --host *.b.example --if-revision 3 --target a.* --target b --history 30d --paused",
             "x project put shop --if-revision 0",
             "x project put shop",
+            "x service put shop billing --address https://b.example:50051 --protocol grpc",
             "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",
         ];
         for line in lines {

@@ -12,9 +12,9 @@ use super::client::{Client, Kind, ServerArg, StartWait, typed, wait};
 use super::list::Moment;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::tasks::model::{
-    CancelAnswer, CancelOutcome, Created, FeedbackInfo, HeartbeatAnswer, HeartbeatReport, HttpTask,
-    KafkaTask, Length, PollInfo, ReportAnswer, ReportOutcome, ResultReport, RetryInfo, TaskBase,
-    TaskStatus, TaskView,
+    CancelAnswer, CancelOutcome, Created, FeedbackInfo, GrpcTask, HeartbeatAnswer, HeartbeatReport,
+    HttpTask, KafkaTask, Length, PollInfo, ReportAnswer, ReportOutcome, ResultReport, RetryInfo,
+    TaskBase, TaskStatus, TaskView,
 };
 use crate::client::http::Method;
 use crate::config::Overrides;
@@ -104,6 +104,8 @@ enum Type {
     Http(Box<CreateHttp>),
     /// A task that writes a record to a topic
     Kafka(Box<CreateKafka>),
+    /// A task that calls a method of a gRPC service
+    Grpc(Box<CreateGrpc>),
 }
 
 /// What every task has.
@@ -304,6 +306,43 @@ struct CreateKafka {
 }
 
 #[derive(Args)]
+#[command(group(ArgGroup::new("callee").required(true).args(["host", "named_service"])))]
+struct CreateGrpc {
+    #[command(flatten)]
+    common: Common,
+    /// Who is called
+    #[arg(long, value_name = "HOST:PORT")]
+    host: Option<String>,
+    /// Calls the host with TLS
+    #[arg(long, conflicts_with = "named_service")]
+    tls: bool,
+    /// The named service of the project that is called
+    #[arg(long, value_name = "NAME")]
+    named_service: Option<String>,
+    /// The gRPC service, with its package: shop.v1.Orders
+    #[arg(long, value_name = "NAME")]
+    service: String,
+    /// The method of that service
+    #[arg(long, value_name = "NAME")]
+    method: String,
+    /// The message as JSON; the target's reflection says what it is there
+    #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
+    json: Option<String>,
+    /// The message as it is sent, in base64
+    #[arg(long, value_name = "BASE64", conflicts_with = "json")]
+    body_b64: Option<String>,
+    /// How long a call may take, at most 5m
+    #[arg(long, value_name = "DURATION", value_parser = length)]
+    timeout: Option<Length>,
+    /// Asks again after this interval while the answer is FAILED_PRECONDITION, or UNAVAILABLE with RetryInfo
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds")]
+    poll: Option<Length>,
+    /// How often it asks, at most; the first time counts
+    #[arg(long, value_name = "N", requires = "poll")]
+    rounds: Option<u32>,
+}
+
+#[derive(Args)]
 struct List {
     /// Only those of this project
     #[arg(long, value_name = "NAME")]
@@ -315,7 +354,7 @@ struct List {
     #[arg(long, value_parser = TaskStatus::ALL.map(TaskStatus::as_str))]
     status: Option<String>,
     /// Only those of this type
-    #[arg(long = "type", value_parser = ["http", "kafka"])]
+    #[arg(long = "type", value_parser = ["http", "kafka", "grpc"])]
     of_type: Option<String>,
     /// Only those due before: RFC 3339, epoch milliseconds, or how long from now, e.g. 2h
     #[arg(long, value_name = "TIME")]
@@ -404,6 +443,7 @@ impl Task {
         match self.command {
             Command::Create(Create { of: Type::Http(create) }) => create.run(global),
             Command::Create(Create { of: Type::Kafka(create) }) => create.run(global),
+            Command::Create(Create { of: Type::Grpc(create) }) => create.run(global),
             Command::Get(get) => get.run(global),
             Command::History(one) => one.history(global),
             Command::List(list) => list.run(global),
@@ -458,6 +498,33 @@ impl CreateKafka {
             headers: self.common.headers.iter().cloned().collect(),
             feedback: self.common.feedback(),
             ..KafkaTask::default()
+        }
+    }
+}
+
+impl CreateGrpc {
+    fn run(self, global: &Global) -> Outcome {
+        self.common.send("grpc", None, &json!(self.task()), global)
+    }
+
+    fn task(&self) -> GrpcTask {
+        GrpcTask {
+            base: self.common.base(),
+            host: self.host.clone(),
+            tls: self.tls.then_some(true),
+            named_service: self.named_service.clone(),
+            service: self.service.clone(),
+            method: self.method.clone(),
+            format: self.json.as_ref().map(|_| "json".to_owned()),
+            body: self.json.clone().map(Value::from),
+            body_b64: self.body_b64.clone(),
+            headers: self.common.headers.iter().cloned().collect(),
+            timeout: self.timeout.clone(),
+            poll: self
+                .poll
+                .clone()
+                .zip(self.rounds)
+                .map(|(interval, rounds)| PollInfo { interval, rounds }),
         }
     }
 }
@@ -672,6 +739,7 @@ mod tests {
         let line = Line::try_parse_from(words.split_whitespace()).expect("arguments");
         match line.command {
             Command::Create(Create { of: Type::Http(create) }) => json!(create.task()),
+            Command::Create(Create { of: Type::Grpc(create) }) => json!(create.task()),
             _ => panic!("a create"),
         }
     }
@@ -745,6 +813,31 @@ mod tests {
             let line = format!(
                 "x create http --project p --group g --in 1s --url http://a.example/ {more}"
             );
+            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn what_the_options_of_a_grpc_task_say_is_a_request_that_is_taken() {
+        let start = "x create grpc --project shop --group orders --in 1m --service shop.v1.Orders --method Expire";
+        for (more, want) in [
+            (
+                "--host a.example:443 --tls --json {\"id\":7} --poll 10s --rounds 5",
+                br#"{"id":7}"#.to_vec(),
+            ),
+            ("--named-service billing --body-b64 CAc= --timeout 5s --header x-a=b", vec![8, 7]),
+        ] {
+            let body = body(&format!("{start} {more}"));
+            let read = request::read(TaskType::Grpc, body.to_string().as_bytes(), 1 << 20);
+            assert_eq!(read.expect(more).value, Some(want));
+        }
+        for wrong in [
+            "",
+            "--host a:1 --named-service b",
+            "--named-service b --tls",
+            "--host a:1 --json {} --body-b64 CAc=",
+        ] {
+            let line = format!("{start} {wrong}");
             assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
         }
     }

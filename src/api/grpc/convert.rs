@@ -98,6 +98,8 @@ fn base(
     put_span(&mut map, "window", options.window);
     put_span(&mut map, "timeout", options.timeout);
     put_text(&mut map, "service", options.named_service);
+    // A task that does not have it is refused with its name.
+    put(&mut map, "tls", options.tls, options.tls);
     if let Some(feedback) = options.feedback {
         let mut fields = Map::new();
         put_span(&mut fields, "deadline", feedback.deadline);
@@ -143,6 +145,17 @@ pub(super) fn result_fields(of: v1::ReportResultRequest) -> Map<String, Value> {
     map
 }
 
+fn put_call_headers(map: &mut Map<String, Value>, headers: Vec<v1::Header>) {
+    let headers = headers.into_iter().map(|header| match header.content {
+        Some(Content::Value(value)) => json!([header.name, value]),
+        // Refused by the reader: a call has headers of text.
+        Some(Content::ValueBytes(_)) | None => json!([header.name, null]),
+    });
+    let headers: Vec<Value> = headers.collect();
+    let is_said = !headers.is_empty();
+    put(map, "headers", headers, is_said);
+}
+
 pub(super) fn http(request: v1::CreateHttpTaskRequest) -> Fields {
     let names = (request.project, request.group, request.request_id);
     let mut map = base(request.trigger_at, names, request.retry, request.options);
@@ -150,14 +163,28 @@ pub(super) fn http(request: v1::CreateHttpTaskRequest) -> Fields {
     put_text(&mut map, "method", request.method);
     put_text(&mut map, "expect", request.expect);
     put_text(&mut map, "path", request.path);
-    let headers = request.headers.into_iter().map(|header| match header.content {
-        Some(Content::Value(value)) => json!([header.name, value]),
-        // Refused by the reader: a call has headers of text.
-        Some(Content::ValueBytes(_)) | None => json!([header.name, null]),
-    });
-    let headers: Vec<Value> = headers.collect();
-    let is_said = !headers.is_empty();
-    put(&mut map, "headers", headers, is_said);
+    put_call_headers(&mut map, request.headers);
+    let value = Some(request.body).filter(|body| !body.is_empty());
+    (map, Payload { value, ..Payload::default() })
+}
+
+pub(super) fn grpc(mut request: v1::CreateGrpcTaskRequest) -> Fields {
+    let names = (request.project, request.group, request.request_id);
+    let options = request.options.as_mut();
+    // That of an HTTP task is called `service`, which is the service of gRPC here.
+    let named = options.map(|options| std::mem::take(&mut options.named_service));
+    let mut map = base(request.trigger_at, names, request.retry, request.options);
+    put_text(&mut map, "named_service", named.unwrap_or_default());
+    put_text(&mut map, "host", request.host);
+    put_text(&mut map, "service", request.service);
+    put_text(&mut map, "method", request.method);
+    match v1::GrpcBodyFormat::try_from(request.format) {
+        Ok(v1::GrpcBodyFormat::Unspecified) => {}
+        Ok(v1::GrpcBodyFormat::Protobuf) => put(&mut map, "format", "protobuf", true),
+        Ok(v1::GrpcBodyFormat::Json) => put(&mut map, "format", "json", true),
+        Err(_) => put(&mut map, "format", request.format, true),
+    }
+    put_call_headers(&mut map, request.headers);
     let value = Some(request.body).filter(|body| !body.is_empty());
     (map, Payload { value, ..Payload::default() })
 }
@@ -290,6 +317,7 @@ pub(super) fn wanted_type(number: i32) -> Result<Option<String>, String> {
         Ok(v1::TaskType::Unspecified) => Ok(None),
         Ok(v1::TaskType::Http) => Ok(Some("http".to_owned())),
         Ok(v1::TaskType::Kafka) => Ok(Some("kafka".to_owned())),
+        Ok(v1::TaskType::Grpc) => Ok(Some("grpc".to_owned())),
         Err(_) => Err(format!("is {number}; want one of TaskType")),
     }
 }
@@ -326,7 +354,18 @@ pub(super) fn task(of: TaskView) -> v1::Task {
     let task_type = match of.task_type.as_str() {
         "http" => v1::TaskType::Http,
         "kafka" => v1::TaskType::Kafka,
+        "grpc" => v1::TaskType::Grpc,
         _ => v1::TaskType::Unspecified,
+    };
+    // Each of the two is called `service` by the tasks that have it.
+    let (grpc_service, named_service) = match task_type {
+        v1::TaskType::Grpc => (of.service, of.named_service),
+        _ => (None, of.service),
+    };
+    let format = match of.format.as_deref() {
+        Some("protobuf") => v1::GrpcBodyFormat::Protobuf,
+        Some("json") => v1::GrpcBodyFormat::Json,
+        _ => v1::GrpcBodyFormat::Unspecified,
     };
     let header =
         |(name, value): (String, String)| v1::Header { name, content: Some(Content::Value(value)) };
@@ -352,7 +391,11 @@ pub(super) fn task(of: TaskView) -> v1::Task {
         outcome: of.outcome.map_or(v1::CancelOutcome::Unspecified, outcome).into(),
         method: of.method.unwrap_or_default(),
         url: of.url.unwrap_or_default(),
-        named_service: of.service.unwrap_or_default(),
+        named_service: named_service.unwrap_or_default(),
+        host: of.host.unwrap_or_default(),
+        tls: of.tls.unwrap_or_default(),
+        grpc_service: grpc_service.unwrap_or_default(),
+        format: format.into(),
         path: of.path.unwrap_or_default(),
         timeout: of.timeout.as_ref().and_then(length),
         expect: of.expect.unwrap_or_default(),

@@ -108,7 +108,7 @@ fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
 
 fn kind(_: &Method, path: &str) -> Kind {
     match path.rsplit('/').next().unwrap_or_default() {
-        "CreateHttpTask" | "CreateKafkaTask" => Kind::Create,
+        "CreateHttpTask" | "CreateKafkaTask" | "CreateGrpcTask" => Kind::Create,
         "GetTask" | "Get" | "GetStats" => Kind::Look,
         "ListTasks" | "BatchCreateTasks" | "List" => Kind::Large,
         _ => Kind::Wait,

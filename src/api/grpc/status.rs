@@ -32,10 +32,25 @@ pub(super) fn code_of(problem: &Problem) -> Code {
     }
 }
 
+/// Before the name of a field that stands in the message itself, though a field of options has its name over HTTP.
+pub(super) const OF_MESSAGE: &str = "message.";
+
 /// A field by its name in the messages: over HTTP what is ours stands beside the others.
 pub(super) fn field(at: &str) -> String {
-    const OPTIONS: [&str; 7] =
-        ["delay", "poll", "feedback", "expires_at", "window", "timeout", "service"];
+    const OPTIONS: [&str; 9] = [
+        "delay",
+        "poll",
+        "feedback",
+        "expires_at",
+        "window",
+        "timeout",
+        "service",
+        "named_service",
+        "tls",
+    ];
+    if let Some(own) = at.strip_prefix(OF_MESSAGE) {
+        return own.to_owned();
+    }
     let at = at.strip_prefix("body.").or_else(|| at.strip_prefix("path.")).unwrap_or(at);
     let first = at.split(['.', '[']).next().unwrap_or_default();
     match first {

@@ -40,7 +40,12 @@ fn wrong(at: &str, detail: impl Into<String>) -> Status {
 }
 
 fn read(of: TaskType, (fields, payload): Fields) -> Result<request::Request, Vec<Wrong>> {
-    request::read_beside(of, fields, payload)
+    let read = request::read_beside(of, fields, payload);
+    read.map_err(|mut wrongs| {
+        let own = wrongs.iter_mut().filter(|wrong| of == TaskType::Grpc && wrong.at == "service");
+        own.for_each(|wrong| wrong.at = format!("{}service", status::OF_MESSAGE));
+        wrongs
+    })
 }
 
 fn id_of(text: &str) -> Result<TaskId, Status> {
@@ -121,6 +126,13 @@ impl v1::tasks_server::Tasks for Service {
         self.create(TaskType::Kafka, request, convert::kafka).await
     }
 
+    async fn create_grpc_task(
+        &self,
+        request: Request<v1::CreateGrpcTaskRequest>,
+    ) -> Answered<v1::CreateTaskResponse> {
+        self.create(TaskType::Grpc, request, convert::grpc).await
+    }
+
     async fn batch_create_tasks(
         &self,
         request: Request<v1::BatchCreateTasksRequest>,
@@ -137,8 +149,9 @@ impl v1::tasks_server::Tasks for Service {
         let read = |task: v1::NewTask| match task.task {
             Some(New::Http(task)) => read(TaskType::Http, convert::http(task)),
             Some(New::Kafka(task)) => read(TaskType::Kafka, convert::kafka(task)),
+            Some(New::Grpc(task)) => read(TaskType::Grpc, convert::grpc(task)),
             None => {
-                let detail = "is missing; want one of http and kafka".to_owned();
+                let detail = "is missing; want one of http, kafka and grpc".to_owned();
                 Err(vec![Wrong { at: "task".to_owned(), detail }])
             }
         };

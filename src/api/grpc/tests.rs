@@ -137,6 +137,7 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
             timeout: span(7, 0),
             window: span(5, 0),
             feedback: None,
+            tls: false,
             named_service: "billing".to_owned(),
         }),
         ..call()
@@ -197,6 +198,64 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
     assert_eq!(api.ask("", "POST", "/v1/tasks/kafka", &same).await.status, 201);
     let submitted: Vec<_> = api.world().submitted.drain(..).collect();
     assert_eq!(submitted[0], submitted[1]);
+    let grpc = |format, body: &[u8], options| v1::CreateGrpcTaskRequest {
+        host: "shop.example:50051".to_owned(),
+        service: "shop.v1.Orders".to_owned(),
+        method: "Expire".to_owned(),
+        project: "shop".to_owned(),
+        group: "orders".to_owned(),
+        request_id: "o-19".to_owned(),
+        headers: vec![header("x-a", "b")],
+        format: v1::GrpcBodyFormat::into(format),
+        body: body.to_vec(),
+        options: Some(v1::Options { delay: span(900, 0), ..options }),
+        ..v1::CreateGrpcTaskRequest::default()
+    };
+    let of = v1::Options::default;
+    let named = v1::CreateGrpcTaskRequest {
+        host: String::new(),
+        ..grpc(
+            v1::GrpcBodyFormat::Unspecified,
+            &[8, 7],
+            v1::Options { named_service: "billing".to_owned(), timeout: span(7, 0), ..of() },
+        )
+    };
+    let poll = Some(v1::Poll { interval: span(10, 0), rounds: 9 });
+    let same = json!({
+        "project": "shop", "group": "orders", "delay": "15m", "host": "shop.example:50051", "service": "shop.v1.Orders",
+        "method": "Expire", "headers": {"x-a": "b"}, "request_id": "o-19",
+    });
+    let with = |more: Value, without: &str| {
+        let mut task = same.clone();
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task.as_object_mut().unwrap().remove(without);
+        task
+    };
+    for (over_grpc, over_http) in [
+        (
+            grpc(v1::GrpcBodyFormat::Json, br#"{"id":7}"#, v1::Options { tls: true, poll, ..of() }),
+            with(
+                json!({"format": "json", "tls": true, "body": {"id": 7}, "poll": {"interval": 10, "rounds": 9}}),
+                "",
+            ),
+        ),
+        (grpc(v1::GrpcBodyFormat::Protobuf, &[8, 7], of()), with(json!({"body_b64": "CAc="}), "")),
+        (
+            named,
+            with(json!({"body_b64": "CAc=", "named_service": "billing", "timeout": 7}), "host"),
+        ),
+    ] {
+        let batch = v1::BatchCreateTasksRequest {
+            tasks: vec![new(new_task::Task::Grpc(over_grpc.clone()))],
+        };
+        client.create_grpc_task(over_grpc).await.expect("created");
+        let told = client.batch_create_tasks(batch).await.expect("told").into_inner();
+        assert!(told.tasks[0].problem.is_none(), "{told:?}");
+        let http = api.ask("", "POST", "/v1/tasks/grpc", &over_http).await;
+        assert_eq!(http.status, 201, "{http:?}");
+        let submitted: Vec<_> = api.world().submitted.drain(..).collect();
+        assert_eq!((&submitted[0], &submitted[1]), (&submitted[2], &submitted[2]));
+    }
     // What JSON cannot say: bytes in a header, and a header without a value. And no value is a tombstone, which an empty one is not.
     let bytes = v1::Header { name: "a".to_owned(), content: Some(Content::ValueBytes(vec![0xff])) };
     let none = v1::Header { name: "a".to_owned(), content: None };
@@ -271,6 +330,29 @@ async fn what_is_wrong_is_named_as_the_messages_have_it_and_nothing_is_created()
     };
     let status = client.create_kafka_task(wrong).await.expect_err("three are wrong");
     assert_eq!(fields(&status), ["key", "value", "headers[0]"], "{status}");
+    let wrong = v1::CreateGrpcTaskRequest {
+        project: "shop".to_owned(),
+        group: "orders".to_owned(),
+        service: "a b".to_owned(),
+        method: "m".to_owned(),
+        format: 7,
+        options: Some(v1::Options {
+            delay: span(1, 0),
+            tls: true,
+            named_service: "B".to_owned(),
+            ..of()
+        }),
+        ..v1::CreateGrpcTaskRequest::default()
+    };
+    let status = client.create_grpc_task(wrong).await.expect_err("four are wrong");
+    assert_eq!(
+        fields(&status),
+        ["options.named_service", "options.tls", "service", "format"],
+        "{status}"
+    );
+    let tls = options(v1::Options { delay: None, tls: true, ..of() });
+    let status = client.create_http_task(tls).await.expect_err("a URL says that");
+    assert_eq!(fields(&status), ["options.tls"], "{status}");
     let none = v1::BatchCreateTasksRequest { tasks: vec![] };
     let status = client.batch_create_tasks(none).await.expect_err("no tasks");
     assert_eq!(fields(&status), ["tasks"], "{status}");
@@ -398,6 +480,26 @@ async fn a_task_is_shown_whole_and_listed_by_what_is_asked_for() {
         ..v1::Task::default()
     };
     assert_eq!(shown, want);
+    let grpc = |name: Option<&str>, host: Option<&str>| {
+        let text = |of: &str| Some(of.to_owned());
+        let view = crate::api::tasks::model::TaskView {
+            task_type: "grpc".to_owned(),
+            service: text("shop.v1.Orders"),
+            method: text("Expire"),
+            named_service: name.map(str::to_owned),
+            host: host.map(str::to_owned),
+            tls: host.map(|_| true),
+            format: text("json"),
+            ..task("g1", "shop")
+        };
+        let of = super::convert::task(view);
+        assert_eq!(of.task_type(), v1::TaskType::Grpc);
+        assert_eq!((of.grpc_service.as_str(), of.method.as_str()), ("shop.v1.Orders", "Expire"));
+        assert_eq!(of.format(), v1::GrpcBodyFormat::Json);
+        (of.named_service, of.host, of.tls)
+    };
+    assert_eq!(grpc(Some("billing"), None), ("billing".to_owned(), String::new(), false));
+    assert_eq!(grpc(None, Some("a:1")), (String::new(), "a:1".to_owned(), true));
     let asked = v1::ListTasksRequest {
         project: "shop".to_owned(),
         group: "orders".to_owned(),

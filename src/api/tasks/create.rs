@@ -16,8 +16,11 @@ use super::{
 };
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
+use crate::engine::task::registry::Protocol;
 use crate::engine::task::request::{self, Batch, Due, Request, TaskType};
-use crate::engine::task::spec::{Address, Feedback, HEARTBEAT_MIN_LARGE, Kind, LARGE_BYTES};
+use crate::engine::task::spec::{
+    Address, Feedback, GrpcAddress, HEARTBEAT_MIN_LARGE, Kind, LARGE_BYTES,
+};
 use crate::engine::{Millis, UnixMillis};
 
 /// Says the same as `request_id`.
@@ -67,6 +70,29 @@ pub(in crate::api) async fn kafka(
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     one(TaskType::Kafka, tasks.0, came.0, &caller, &headers, body).await
+}
+
+/// Creates a task that calls a method of a gRPC service.
+#[utoipa::path(
+    post,
+    path = "/v1/tasks/grpc", tag = "tasks", operation_id = "createGrpcTask",
+    request_body = model::GrpcTask,
+    params(("Idempotency-Key" = Option<String>, Header, description = "The same as request_id.")),
+    responses(
+        (status = 201, description = "It is written; the same request id again has the same task_id", body = Created),
+        (status = 429, description = "The project has created, or has, as many tasks as it may; Retry-After says when to come back", body = model::Problem),
+        (status = "4XX", description = "Nothing was created", body = model::Problem),
+        (status = 503, description = "Try again", body = model::Problem),
+    ),
+)]
+pub(in crate::api) async fn grpc(
+    tasks: State<Tasks>,
+    came: Extension<Came>,
+    caller: Extension<Caller>,
+    headers: HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Answered {
+    one(TaskType::Grpc, tasks.0, came.0, &caller, &headers, body).await
 }
 
 /// Creates up to 1,000 tasks, each for itself.
@@ -272,19 +298,39 @@ fn checked(
     }
     let mut wrongs = Vec::new();
     let mut add = |at: &str, detail: String| wrongs.push(Wrong { at: at.to_owned(), detail });
-    if let Kind::Http(http) = request.spec.kind()
-        && let Address::Url(url) = &http.address
-        && let Err(detail) = tasks.screened(project_of, url)
-    {
-        add("url", detail);
+    let (host_at, host, service_at, protocol) = match request.spec.kind() {
+        Kind::Http(http) => {
+            let url = match &http.address {
+                Address::Url(url) => Some(url),
+                Address::Service { .. } => None,
+            };
+            ("url", url, "service", Protocol::Http)
+        }
+        Kind::Grpc(grpc) => {
+            let host = match &grpc.address {
+                GrpcAddress::Host(url) => Some(url),
+                GrpcAddress::Service(_) => None,
+            };
+            ("host", host, "named_service", Protocol::Grpc)
+        }
+        Kind::Kafka(_) => ("", None, "", Protocol::default()),
+    };
+    if let Some(Err(detail)) = host.map(|url| tasks.screened(project_of, url)) {
+        add(host_at, detail);
+    }
+    // One that is not known yet may be put before the task is due.
+    let service = request.spec.service().and_then(|name| registry.service(project, name));
+    if let Some(service) = service.filter(|service| service.protocol != protocol) {
+        let (is, want) = (service.protocol.as_str(), protocol.as_str());
+        add(
+            service_at,
+            format!("is a service that is called over {is}; want one of protocol {want}"),
+        );
     }
     if let Kind::Kafka(kafka) = request.spec.kind()
         && project_of.permits(&kafka.topic).is_err()
     {
         add("topic", "is not among the targets of its project".to_owned());
-    }
-    if let Kind::Grpc(_) = request.spec.kind() {
-        add("type", "is grpc, which comes in a later release; want http or kafka".to_owned());
     }
     if request.spec.on_result().is_some() {
         add("on_result", "comes in a later release; want a task without it".to_owned());

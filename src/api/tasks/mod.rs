@@ -223,11 +223,12 @@ pub trait Desk: Send + Sync + 'static {
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; `:retry` is a part of the last segment.
-pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 7] {
+pub(super) fn routes() -> [(&'static str, MethodRouter<Tasks>); 8] {
     [
         ("/v1/tasks", get(single::list)),
         ("/v1/tasks/http", post(create::http)),
         ("/v1/tasks/kafka", post(create::kafka)),
+        ("/v1/tasks/grpc", post(create::grpc)),
         (BATCH_CREATE, post(create::batch)),
         ("/v1/tasks/{id}", get(single::get).delete(single::cancel).post(single::act)),
         ("/v1/tasks/{id}/result", post(report::result)),
@@ -267,7 +268,7 @@ pub(super) async fn no_such_task_method(method: Method, uri: Uri) -> Problem {
     let hint = if is_action {
         "a task has the action :retry; to cancel it, DELETE it"
     } else {
-        "to create a task, POST to /v1/tasks/http or /v1/tasks/kafka"
+        "to create a task, POST to /v1/tasks/http, /v1/tasks/kafka or /v1/tasks/grpc"
     };
     let detail = format!("{} does not take this method; {hint}", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
@@ -283,7 +284,7 @@ fn kind(method: &Method, path: &str) -> Kind {
     let of_one = ["/v1/tasks/", "/v1/projects/", "/v1/targets/"];
     let of_one = of_one.iter().find_map(|start| path.strip_prefix(start));
     match of_one {
-        Some("http" | "kafka") => Kind::Create,
+        Some("http" | "kafka" | "grpc") => Kind::Create,
         Some(_) if method.is_safe() => Kind::Look,
         Some(_) => Kind::Wait,
         None => Kind::Large,

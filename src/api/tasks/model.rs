@@ -186,6 +186,45 @@ pub struct KafkaTask {
     pub feedback: Option<FeedbackInfo>,
 }
 
+/// A request for a call over gRPC.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct GrpcTask {
+    /// What every task has.
+    #[serde(flatten)]
+    pub base: TaskBase,
+    /// Who is called: host and port. Exactly one of this and `named_service`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Whether that host is called with TLS; plain HTTP/2 if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls: Option<bool>,
+    /// A named service of the project, with the protocol `grpc`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub named_service: Option<String>,
+    /// The gRPC service: a name, or a package and a name, as in `shop.v1.Orders`.
+    pub service: String,
+    /// The method of that service; one message each way.
+    pub method: String,
+    /// What the body is: `protobuf` or `json`; protobuf if nothing is said.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+    /// With the format `json`: the message, a JSON object, or the same as text. Without it the message is `{}`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body: Option<serde_json::Value>,
+    /// The message in base64, at most 1 MiB of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub body_b64: Option<String>,
+    /// Metadata of the call. A list of [name, value] pairs is taken, too. The value of a name that ends in `-bin` is base64.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub headers: BTreeMap<String, String>,
+    /// How long a call may take, at most 5 min; 10 s if neither the task nor the named service says it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timeout: Option<Length>,
+    /// Asks again until the thing has happened.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub poll: Option<PollInfo>,
+}
+
 /// A request for one task, in a batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
@@ -194,6 +233,8 @@ pub enum AnyTask {
     Http(HttpTask),
     /// A record in a topic.
     Kafka(KafkaTask),
+    /// A call over gRPC.
+    Grpc(GrpcTask),
 }
 
 /// A batch of 1 to 1,000 requests.
@@ -468,7 +509,7 @@ pub struct HeartbeatAnswer {
 pub struct TaskView {
     /// Its id.
     pub task_id: String,
-    /// `http` or `kafka`.
+    /// `http`, `kafka` or `grpc`.
     pub task_type: String,
     /// Where it stands.
     pub task_status: TaskStatus,
@@ -481,15 +522,27 @@ pub struct TaskView {
     pub project: String,
     /// Its group.
     pub group: String,
-    /// How it calls: POST, say.
+    /// How it calls: POST, say; over gRPC the method of its `service`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub method: Option<String>,
     /// The URL that it calls, if it names one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
-    /// The service of its project that it calls, if it names one.
+    /// The service of its project that it calls, if it names one; of a task of type `grpc` the service of gRPC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
+    /// The service of its project that a task of type `grpc` calls, if it names one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub named_service: Option<String>,
+    /// Host and port that a task of type `grpc` calls, if it names them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Whether that host is called with TLS.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<bool>,
+    /// What the body of a task of type `grpc` is: `protobuf` or `json`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
     /// What follows the address of that service.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub path: Option<String>,
@@ -643,7 +696,7 @@ pub struct TaskFilter {
     pub group: Option<String>,
     /// With this status.
     pub status: Option<TaskStatus>,
-    /// Of this type: `http` or `kafka`.
+    /// Of this type: `http`, `kafka` or `grpc`.
     pub task_type: Option<String>,
     /// Due earlier.
     pub due_before: Option<UnixMillis>,

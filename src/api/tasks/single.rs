@@ -104,7 +104,7 @@ pub(in crate::api) async fn look(
         ("project" = Option<String>, Query, description = "Only those of this project."),
         ("group" = Option<String>, Query, description = "Only those of this group."),
         ("status" = Option<TaskStatus>, Query, description = "Only those with this status."),
-        ("type" = Option<String>, Query, description = "Only those of this type: http or kafka."),
+        ("type" = Option<String>, Query, description = "Only those of this type: http, kafka or grpc."),
         ("due_before" = Option<String>, Query, description = "Only those due before: RFC 3339 with a zone, or epoch milliseconds."),
         ("limit" = Option<u32>, Query, description = "At most so many, from 1 to 1000; 100 unless told."),
         ("page" = Option<String>, Query, description = "The next of the page before, with the same filters."),
@@ -179,10 +179,11 @@ fn status(text: &str) -> Result<TaskStatus, Problem> {
 }
 
 fn task_type(text: String) -> Result<String, Problem> {
-    if ["http", "kafka"].contains(&text.as_str()) {
+    if ["http", "kafka", "grpc"].contains(&text.as_str()) {
         return Ok(text);
     }
-    Err(Problem::bad("bad_type", "query.type", format!("{text:?} is no type; want http or kafka")))
+    let detail = format!("{text:?} is no type; want http, kafka or grpc");
+    Err(Problem::bad("bad_type", "query.type", detail))
 }
 
 fn limit(text: &str) -> Result<usize, Problem> {

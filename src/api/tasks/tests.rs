@@ -348,6 +348,10 @@ pub(in crate::api) fn task(id: &str, project: &str) -> TaskView {
         method: Some("POST".to_owned()),
         url: Some("http://a.example/x".to_owned()),
         service: None,
+        named_service: None,
+        host: None,
+        tls: None,
+        format: None,
         path: None,
         timeout: Some(Length::Seconds(5)),
         expect: Some("2xx".to_owned()),
@@ -589,7 +593,7 @@ async fn a_task_is_shown_listed_cancelled_and_retried() {
     assert_eq!(filter, want);
     for bad in [
         "status=done",
-        "type=grpc",
+        "type=run",
         "limit=0",
         "limit=1001",
         "project=A",
@@ -626,11 +630,14 @@ async fn a_task_is_shown_listed_cancelled_and_retried() {
         "{detail}"
     );
     // Who guesses where a task is created is told.
-    for guess in ["/v1/tasks", "/v1/tasks/grpc"] {
+    for guess in ["/v1/tasks", "/v1/tasks/run"] {
         let told = api.ask("", "POST", guess, &json!({})).await;
         let detail = told.json["detail"].as_str().expect("a text");
         assert_eq!((told.status, told.code()), (405, "no_such_method"), "{guess}");
-        assert!(detail.ends_with("POST to /v1/tasks/http or /v1/tasks/kafka"), "{detail}");
+        assert!(
+            detail.ends_with("POST to /v1/tasks/http, /v1/tasks/kafka or /v1/tasks/grpc"),
+            "{detail}"
+        );
     }
     assert_eq!(api.ask("", "GET", "/v1/tasks/A", &Value::Null).await.code(), "bad_id");
 }
@@ -684,6 +691,43 @@ async fn a_record_and_a_call_may_be_reported_on() {
         let wrong = &told.json["errors"][0];
         assert_eq!(wrong["at"].as_str().unwrap_or_default(), at, "{told:?}");
         assert!(wrong["detail"].as_str().unwrap_or_default().contains(detail), "{told:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_grpc_task_names_a_host_that_may_be_called_or_a_service_of_its_protocol() {
+    let api = Api::new();
+    for (service, put) in [
+        ("web", json!({"address": "https://b.example"})),
+        ("rpc", json!({"protocol": "grpc", "address": "https://b.example:50051"})),
+    ] {
+        let path = format!("/v1/projects/shop/services/{service}");
+        assert_eq!(api.ask("", "PUT", &path, &put).await.status, 200);
+    }
+    let rpc = |more: Value| {
+        let mut task =
+            json!({"project": "shop", "group": "o", "delay": 5, "service": "s.S", "method": "M"});
+        task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        task
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("grpc", rpc(json!({"host": "b.example:50051"})),             201, ""),
+        ("grpc", rpc(json!({"host": "b.example:443", "tls": true})),  201, ""),
+        ("grpc", rpc(json!({"named_service": "rpc"})),                201, ""),
+        // It may be put before the task is due.
+        ("grpc", rpc(json!({"named_service": "later"})),              201, ""),
+        ("grpc", rpc(json!({"named_service": "web"})),                422, "named_service"),
+        ("grpc", rpc(json!({"host": "169.254.169.254:50051"})),       422, "host"),
+        ("grpc", rpc(json!({"host": "b.example"})),                   422, "host"),
+        ("grpc", rpc(json!({"host": "b.example:1", "feedback": {}})), 422, "feedback"),
+        ("http", json!({"project": "shop", "group": "o", "delay": 5, "service": "rpc"}), 422, "service"),
+    ];
+    for (of, task, status, at) in cases {
+        let told = api.ask("", "POST", &format!("/v1/tasks/{of}"), &task).await;
+        assert_eq!(told.status, status, "{task}: {told:?}");
+        let found = told.json["errors"][0]["at"].as_str().unwrap_or_default();
+        assert_eq!(found, at, "{task}: {told:?}");
     }
 }
 
@@ -876,7 +920,7 @@ proptest! {
             ]),
             any_json(),
         ), 0..4),
-        path in prop::sample::select(vec!["/v1/tasks/http", "/v1/tasks/kafka", BATCH_CREATE]),
+        path in prop::sample::select(vec!["/v1/tasks/http", "/v1/tasks/kafka", "/v1/tasks/grpc", BATCH_CREATE]),
         bytes in prop::option::of(prop::collection::vec(any::<u8>(), 0..50)),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");

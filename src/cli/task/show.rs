@@ -177,6 +177,15 @@ pub(super) fn whole(task: &TaskView) -> String {
 
 /// What a task calls, in a line.
 fn callee(task: &TaskView) -> Option<String> {
+    if task.task_type == "grpc" {
+        let of_service =
+            || task.named_service.as_ref().map(|name| format!("service {}", text(name)));
+        let address = task.host.as_deref().map(text).or_else(of_service)?;
+        let service = task.service.as_deref().unwrap_or_default();
+        let method = task.method.as_deref().unwrap_or_default();
+        let tls = if task.tls == Some(true) { " with TLS" } else { "" };
+        return Some(format!("{}/{} of {address}{tls}", text(service), text(method)));
+    }
     let of_service = || {
         let path = task.path.as_deref().unwrap_or_default();
         task.service.as_ref().map(|service| format!("service {} {}", text(service), text(path)))

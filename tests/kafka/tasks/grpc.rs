@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use super::{Api, fixture, launch};
+use super::{Api, fixture, launch, with};
 use crate::clients::python;
 use crate::support::{Endpoint, Process, eventually, now_ms};
 
@@ -177,4 +177,51 @@ fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
     });
     first.stop_well();
     second.stop_well();
+}
+
+/// Bodies in JSON, protobuf, retries and polling: the target is the health service of another instance, which has reflection.
+#[test]
+fn a_grpc_task_calls_a_service_of_tonic_by_its_reflection() {
+    let fixture = fixture("tasks-grpc-out");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let api = Api::of(&process);
+    let host = process.address().expect("an address").to_owned();
+    let rpc = |more: Value| {
+        let task = json!({
+            "project": "shop", "group": "o", "delay": "1s", "host": host, "service": "grpc.health.v1.Health",
+            "method": "Check", "format": "json", "retry": {"count": 2, "interval": 1},
+        });
+        with(task, more)
+    };
+    let create = |task: &Value| {
+        let (status, told) = api.answered("POST", "/v1/tasks/grpc", Some(task));
+        assert_eq!(status, 201, "{told}");
+        told["task_id"].as_str().expect("an id").to_owned()
+    };
+    let healthy = create(&rpc(json!({"body": {"service": ""}})));
+    let bytes = create(&rpc(json!({"format": "protobuf"})));
+    let unknown = create(&rpc(json!({"body": {"service": "nobody"}})));
+    let wrong = create(&rpc(json!({"body": {"servise": ""}, "retry": {"count": 0}})));
+
+    let task = api.end_of(&healthy);
+    let last = &task["last"];
+    assert_eq!((&task["task_status"], &task["task_type"]), (&json!("finished"), &json!("grpc")));
+    assert_eq!((&task["host"], &task["method"]), (&json!(host), &json!("Check")));
+    assert_eq!(
+        (&last["status"], &last["response"]),
+        (&json!(0), &json!(r#"{"status":"SERVING"}"#))
+    );
+    assert_eq!(api.end_of(&bytes)["task_status"], "finished");
+    let task = api.end_of(&unknown);
+    assert_eq!((&task["task_status"], &task["attempts_total"]), (&json!("failed"), &json!(3)));
+    let error = task["last"]["error"].as_str().expect("an error");
+    assert!(error.starts_with("grpc_status: NOT_FOUND (5)"), "{error}");
+    let task = api.end_of(&wrong);
+    let error = task["last"]["error"].as_str().expect("an error");
+    assert!(error.starts_with("body_mismatch: ") && error.contains("servise"), "{error}");
+
+    let listed = api.list("project=shop&type=grpc");
+    assert_eq!(listed.len(), 4, "{listed:?}");
+    assert!(api.list("project=shop&type=http").is_empty());
+    process.stop_well();
 }

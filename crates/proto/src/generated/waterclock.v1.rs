@@ -72,13 +72,51 @@ pub struct CreateKafkaTaskRequest {
     #[prost(message, optional, tag = "11")]
     pub options: ::core::option::Option<Options>,
 }
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateGrpcTaskRequest {
+    /// When it is due, in epoch milliseconds; at once if that is over. Exactly one of this and options.delay.
+    #[prost(int64, tag = "1")]
+    pub trigger_at: i64,
+    /// The gRPC service: a name, or a package and a name, as in shop.v1.Orders.
+    #[prost(string, tag = "2")]
+    pub service: ::prost::alloc::string::String,
+    /// When an attempt that failed is made again; else the policy of the named service, else never.
+    #[prost(message, optional, tag = "3")]
+    pub retry: ::core::option::Option<RetryInfo>,
+    /// The project: 1 to 64 of a-z 0-9 . _ -
+    #[prost(string, tag = "4")]
+    pub project: ::prost::alloc::string::String,
+    /// The method of that service; one message each way.
+    #[prost(string, tag = "5")]
+    pub method: ::prost::alloc::string::String,
+    /// Who is called: host:port. Exactly one of this and options.named_service.
+    #[prost(string, tag = "6")]
+    pub host: ::prost::alloc::string::String,
+    /// A word for lists, such as the kind of the task: 1 to 64 of a-z 0-9 . _ -
+    #[prost(string, tag = "7")]
+    pub group: ::prost::alloc::string::String,
+    /// What the body is: protobuf if nothing is said.
+    #[prost(enumeration = "GrpcBodyFormat", tag = "8")]
+    pub format: i32,
+    /// The message, at most 1 MiB. In JSON, none is {}.
+    #[prost(bytes = "vec", tag = "9")]
+    pub body: ::prost::alloc::vec::Vec<u8>,
+    /// At most 128 bytes. The same project and request id are the same task, which is created once.
+    #[prost(string, tag = "10")]
+    pub request_id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "11")]
+    pub options: ::core::option::Option<Options>,
+    /// Metadata of the call. That of a name that ends in -bin is base64.
+    #[prost(message, repeated, tag = "12")]
+    pub headers: ::prost::alloc::vec::Vec<Header>,
+}
 /// What is ours beside the fields of the request.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Options {
     /// How long after the request it is due, in the place of trigger_at.
     #[prost(message, optional, tag = "1")]
     pub delay: ::core::option::Option<::prost_types::Duration>,
-    /// Asks again until the thing has happened. HTTP tasks only.
+    /// Asks again until the thing has happened. Tasks that call only.
     #[prost(message, optional, tag = "2")]
     pub poll: ::core::option::Option<Poll>,
     /// The task goes on after its record was delivered or its call has succeeded, until an executor reports. Not beside poll.
@@ -90,10 +128,13 @@ pub struct Options {
     /// It is spread over so long a time behind what was asked for, up to 1 h; else over that of its project.
     #[prost(message, optional, tag = "6")]
     pub window: ::core::option::Option<::prost_types::Duration>,
-    /// How long a call may take, at most 5 min; 10 s if neither the task nor the service says it. HTTP tasks only.
+    /// How long a call may take, at most 5 min; 10 s if neither the task nor the service says it. Tasks that call only.
     #[prost(message, optional, tag = "7")]
     pub timeout: ::core::option::Option<::prost_types::Duration>,
-    /// The service of the project that is called, in the place of url. HTTP tasks only.
+    /// The host is called with TLS. gRPC tasks with a host only.
+    #[prost(bool, tag = "8")]
+    pub tls: bool,
+    /// The service of the project that is called, in the place of url or host. Tasks that call only.
     #[prost(string, tag = "9")]
     pub named_service: ::prost::alloc::string::String,
 }
@@ -119,7 +160,7 @@ pub struct RetryInfo {
     #[prost(double, optional, tag = "6")]
     pub jitter: ::core::option::Option<f64>,
 }
-/// Asks again after the same interval while the answer is 202 or 425.
+/// Asks again after the same interval while the answer is 202 or 425; over gRPC, FAILED_PRECONDITION, or UNAVAILABLE with RetryInfo.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Poll {
     /// Between two rounds, from 1 s to 1 d.
@@ -176,7 +217,7 @@ pub struct BatchCreateTasksRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NewTask {
-    #[prost(oneof = "new_task::Task", tags = "1, 2")]
+    #[prost(oneof = "new_task::Task", tags = "1, 2, 3")]
     pub task: ::core::option::Option<new_task::Task>,
 }
 /// Nested message and enum types in `NewTask`.
@@ -187,6 +228,8 @@ pub mod new_task {
         Http(super::CreateHttpTaskRequest),
         #[prost(message, tag = "2")]
         Kafka(super::CreateKafkaTaskRequest),
+        #[prost(message, tag = "3")]
+        Grpc(super::CreateGrpcTaskRequest),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -440,6 +483,18 @@ pub struct Task {
     /// Its executor reports what comes of it.
     #[prost(message, optional, tag = "36")]
     pub feedback: ::core::option::Option<Feedback>,
+    /// Host and port that a gRPC task calls, if it names them.
+    #[prost(string, tag = "37")]
+    pub host: ::prost::alloc::string::String,
+    /// That host is called with TLS.
+    #[prost(bool, tag = "38")]
+    pub tls: bool,
+    /// The gRPC service that it calls.
+    #[prost(string, tag = "39")]
+    pub grpc_service: ::prost::alloc::string::String,
+    /// What the body of a gRPC task is.
+    #[prost(enumeration = "GrpcBodyFormat", tag = "40")]
+    pub format: i32,
 }
 /// A turn in which a call was made and ended.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -453,7 +508,7 @@ pub struct Attempt {
     /// When it ended.
     #[prost(int64, tag = "3")]
     pub ended: i64,
-    /// The status that the other side answered with; 0: it did not answer.
+    /// The status that the other side answered with; 0: it did not answer, or a call over gRPC was OK.
     #[prost(uint32, tag = "4")]
     pub status: u32,
     /// finished, failed, gone, not_yet or interrupted; started: its executor has given a sign, and works.
@@ -487,6 +542,37 @@ pub struct Payload {
     /// The headers of a record, in their order. Those of a call stand in the task.
     #[prost(message, repeated, tag = "3")]
     pub headers: ::prost::alloc::vec::Vec<Header>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum GrpcBodyFormat {
+    Unspecified = 0,
+    /// The message as it is sent.
+    Protobuf = 1,
+    /// JSON. The worker asks the target, by its reflection service, what the method takes.
+    Json = 2,
+}
+impl GrpcBodyFormat {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "GRPC_BODY_FORMAT_UNSPECIFIED",
+            Self::Protobuf => "GRPC_BODY_FORMAT_PROTOBUF",
+            Self::Json => "GRPC_BODY_FORMAT_JSON",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "GRPC_BODY_FORMAT_UNSPECIFIED" => Some(Self::Unspecified),
+            "GRPC_BODY_FORMAT_PROTOBUF" => Some(Self::Protobuf),
+            "GRPC_BODY_FORMAT_JSON" => Some(Self::Json),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -560,6 +646,7 @@ pub enum TaskType {
     Unspecified = 0,
     Http = 1,
     Kafka = 2,
+    Grpc = 3,
 }
 impl TaskType {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -571,6 +658,7 @@ impl TaskType {
             Self::Unspecified => "TASK_TYPE_UNSPECIFIED",
             Self::Http => "TASK_TYPE_HTTP",
             Self::Kafka => "TASK_TYPE_KAFKA",
+            Self::Grpc => "TASK_TYPE_GRPC",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -579,6 +667,7 @@ impl TaskType {
             "TASK_TYPE_UNSPECIFIED" => Some(Self::Unspecified),
             "TASK_TYPE_HTTP" => Some(Self::Http),
             "TASK_TYPE_KAFKA" => Some(Self::Kafka),
+            "TASK_TYPE_GRPC" => Some(Self::Grpc),
             _ => None,
         }
     }
@@ -812,6 +901,31 @@ pub mod tasks_client {
                 .insert(GrpcMethod::new("waterclock.v1.Tasks", "CreateKafkaTask"));
             self.inner.unary(req, path, codec).await
         }
+        /// Creates a task that calls a method of a gRPC service.
+        pub async fn create_grpc_task(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateGrpcTaskRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateTaskResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Tasks/CreateGrpcTask",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Tasks", "CreateGrpcTask"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Creates up to 1,000 tasks, each for itself.
         pub async fn batch_create_tasks(
             &mut self,
@@ -1008,6 +1122,14 @@ pub mod tasks_server {
         async fn create_kafka_task(
             &self,
             request: tonic::Request<super::CreateKafkaTaskRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateTaskResponse>,
+            tonic::Status,
+        >;
+        /// Creates a task that calls a method of a gRPC service.
+        async fn create_grpc_task(
+            &self,
+            request: tonic::Request<super::CreateGrpcTaskRequest>,
         ) -> std::result::Result<
             tonic::Response<super::CreateTaskResponse>,
             tonic::Status,
@@ -1215,6 +1337,51 @@ pub mod tasks_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CreateKafkaTaskSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Tasks/CreateGrpcTask" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateGrpcTaskSvc<T: Tasks>(pub Arc<T>);
+                    impl<
+                        T: Tasks,
+                    > tonic::server::UnaryService<super::CreateGrpcTaskRequest>
+                    for CreateGrpcTaskSvc<T> {
+                        type Response = super::CreateTaskResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateGrpcTaskRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Tasks>::create_grpc_task(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateGrpcTaskSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(
