@@ -3,7 +3,7 @@
 //! # Invariants
 //! 1. A call ends within its time, whatever the other side does. That time is for all of it: the name, the connection, TLS, and what
 //!    the target is asked of its methods.
-//! 2. A call that is late when it would be sent is not sent.
+//! 2. A call that is late when it would be sent is not sent, also where it had to wait for a place on its connection.
 //! 3. A connection on which a call broke or ran out of time serves no later call. Calls that are open on it go on.
 
 mod connect;
@@ -30,7 +30,7 @@ use crate::engine::task::spec::BodyFormat;
 use crate::engine::{Millis, UnixMillis};
 use connect::Connector;
 use connections::{Connection, Connections};
-use exchange::Reply;
+use exchange::{Reply, Sending};
 use reflection::Descriptors;
 use request::Prepared;
 
@@ -109,10 +109,14 @@ impl Client {
     pub(super) async fn make(&self, prepared: &Prepared, by: Instant, now: UnixMillis) -> End {
         let mut used = None;
         let until = Instant::now() + prepared.timeout;
-        let asked = tokio::time::timeout_at(until, self.ask(prepared, (by, until), &mut used));
-        let failure = match asked.await {
+        let sending = Arc::new(Sending::new(by));
+        let asked = self.ask(prepared, (by, until), &sending, &mut used);
+        let asked = tokio::time::timeout_at(until, asked).await;
+        let failure = match asked {
             Ok(Ok(answered)) => return ended(prepared, answered),
             Ok(Err(failure)) => failure,
+            // The other side has not taken it: that is no attempt.
+            Err(_) if sending.has_only_waited() => Failure::Late,
             Err(_) => {
                 let most = Millis(prepared.timeout.as_millis() as u64);
                 let text = format!("timeout: no whole answer within {most}");
@@ -143,15 +147,16 @@ impl Client {
         &self,
         prepared: &Prepared,
         times: (Instant, Instant),
+        sending: &Arc<Sending>,
         used: &mut Option<Arc<Connection>>,
     ) -> Result<Answered, Failure> {
         // A connection may go just when it is to be used: of what was not sent another one can be asked, once.
-        match self.ask_once(prepared, times, used).await {
+        match self.ask_once(prepared, times, sending, used).await {
             Err(Failure::NotSent(_)) => {
                 if let Some(gone) = used.take() {
                     self.connections.forget(&prepared.target, &gone);
                 }
-                self.ask_once(prepared, times, used).await
+                self.ask_once(prepared, times, sending, used).await
             }
             answered => answered,
         }
@@ -161,6 +166,7 @@ impl Client {
         &self,
         prepared: &Prepared,
         (by, until): (Instant, Instant),
+        sending: &Arc<Sending>,
         used: &mut Option<Arc<Connection>>,
     ) -> Result<Answered, Failure> {
         if Instant::now() > by {
@@ -190,7 +196,7 @@ impl Client {
             .map_err(|error| Failure::broken(format!("internal: {error}")))?;
         headers.insert("grpc-timeout", left);
         let path = prepared.grpc.path();
-        let reply = connection.exchange(&path, headers, body, ANSWER_MAX).await?;
+        let reply = connection.exchange(&path, headers, body, Some(sending), ANSWER_MAX).await?;
         connection.touch();
         if reply.status == GrpcStatus::UNIMPLEMENTED && method.is_some() {
             self.descriptors.forget(prepared);

@@ -102,8 +102,11 @@ impl Worker {
 
     /// A call that should have been on its way by now.
     fn begin_late(&self, task: &Arc<Task>) -> CallId {
+        self.begin_by(task, Instant::now() - Duration::from_millis(1))
+    }
+
+    fn begin_by(&self, task: &Arc<Task>, by: Instant) -> CallId {
         let call = CallId(self.next.replace(self.next.get() + 1));
-        let by = Instant::now() - Duration::from_millis(1);
         self.order(Order::Begin(call, Arc::clone(task), by));
         call
     }

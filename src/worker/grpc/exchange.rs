@@ -4,9 +4,10 @@
 //! 1. Of an answer, no more is held than the longest message that is wanted, and one frame of HTTP/2.
 //! 2. An answer that is no gRPC is an error that says what is wrong with it. Only a status makes a [`Reply`].
 
-use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use hyper::body::{Body, Frame, Incoming, SizeHint};
 use hyper::{Method, Request};
 use prost::Message as _;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderValue, TE};
+use tokio::time::Instant;
 
 use super::super::call::{HEADERS_MAX, size};
 use super::connections::Connection;
@@ -29,36 +31,85 @@ const PREFIX: usize = 5;
 /// The type of a detail of a status, which says when to call again.
 const RETRY_INFO: &str = "/google.rpc.RetryInfo";
 
+/// A request had to wait until it was too late, as the other side takes only so many at once.
+#[derive(Debug, thiserror::Error)]
+#[error("it would be sent too late")]
+pub(super) struct TooLate;
+
+/// How far the request of a call is. The other side takes only so many at once, so one may have to wait for its place.
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// It is not to be sent later.
+    by: Instant,
+    at: AtomicU8,
+}
+
+impl Sending {
+    const WAITS: u8 = 1;
+    const SENT: u8 = 2;
+    const TOO_LATE: u8 = 3;
+
+    pub(super) fn new(by: Instant) -> Self {
+        Self { by, at: AtomicU8::default() }
+    }
+
+    /// Whether it waited for its place, and nothing of its message was sent.
+    pub(super) fn has_only_waited(&self) -> bool {
+        [Self::WAITS, Self::TOO_LATE].contains(&self.at.load(Ordering::Relaxed))
+    }
+
+    /// Whether it may be sent now.
+    fn begin(&self) -> Result<(), TooLate> {
+        let is_late = Instant::now() > self.by;
+        self.at.store(if is_late { Self::TOO_LATE } else { Self::SENT }, Ordering::Relaxed);
+        if is_late { Err(TooLate) } else { Ok(()) }
+    }
+}
+
 /// The body of a request: one message.
-pub(super) struct Message(Option<Bytes>, Option<Bytes>);
+pub(super) struct Message {
+    prefix: Option<Bytes>,
+    message: Option<Bytes>,
+    sending: Option<Arc<Sending>>,
+}
 
 impl Message {
-    fn new(message: Bytes) -> Self {
+    fn new(message: Bytes, sending: Option<Arc<Sending>>) -> Self {
         let mut prefix = [0; PREFIX];
         // A body has 1 MiB at most.
         prefix[1..].copy_from_slice(&(message.len() as u32).to_be_bytes());
-        Self(Some(Bytes::copy_from_slice(&prefix)), Some(message).filter(|bytes| !bytes.is_empty()))
+        Self {
+            prefix: Some(Bytes::copy_from_slice(&prefix)),
+            message: Some(message).filter(|bytes| !bytes.is_empty()),
+            sending,
+        }
     }
 }
 
 impl Body for Message {
     type Data = Bytes;
-    type Error = Infallible;
+    type Error = TooLate;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         _: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        let next = self.0.take().or_else(|| self.1.take());
+    ) -> Poll<Option<Result<Frame<Bytes>, TooLate>>> {
+        if let Some(sending) = self.sending.take()
+            && let Err(late) = sending.begin()
+        {
+            return Poll::Ready(Some(Err(late)));
+        }
+        let next = self.prefix.take().or_else(|| self.message.take());
         Poll::Ready(next.map(|bytes| Ok(Frame::data(bytes))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.0.is_none() && self.1.is_none()
+        self.prefix.is_none() && self.message.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        let left = [&self.0, &self.1].into_iter().flatten().map(Bytes::len).sum::<usize>();
+        let left =
+            [&self.prefix, &self.message].into_iter().flatten().map(Bytes::len).sum::<usize>();
         SizeHint::with_exact(left as u64)
     }
 }
@@ -107,24 +158,33 @@ impl Reply {
 }
 
 impl Connection {
-    /// Sends one message and waits for what is answered. `max`: bytes of the message that comes back.
+    /// Sends one message and waits for what is answered. `max`: bytes of the message that comes back. `sending`: that of a call,
+    /// which may be too late.
     pub(super) async fn exchange(
         &self,
         path: &str,
         mut headers: HeaderMap,
         message: Bytes,
+        sending: Option<&Arc<Sending>>,
         max: usize,
     ) -> Result<Reply, Failure> {
+        if let Some(sending) = sending {
+            sending.at.store(Sending::WAITS, Ordering::Relaxed);
+        }
+        let message = Message::new(message, sending.cloned());
         headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
         headers.insert(TE, HeaderValue::from_static("trailers"));
         let request = Request::builder()
             .method(Method::POST)
             .uri(format!("{}{path}", self.base))
-            .body(Message::new(message));
+            .body(message);
         let mut request = request.map_err(|error| Failure::broken(format!("bad_task: {error}")))?;
         *request.headers_mut() = headers;
         let sent = self.sender.clone().try_send_request(request).await;
         let response = sent.map_err(|error| {
+            if sending.is_some_and(|of| of.at.load(Ordering::Relaxed) == Sending::TOO_LATE) {
+                return Failure::Late;
+            }
             let why = format!("call_broken: {}", last_cause(error.error()));
             match error.message() {
                 Some(_) => Failure::NotSent(why),

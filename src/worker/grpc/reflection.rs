@@ -305,6 +305,6 @@ impl Asker<'_> {
 
     async fn send(&self, request: &Bytes) -> Result<Reply, Failure> {
         let path = PATHS[self.version];
-        self.connection.exchange(path, self.headers.clone(), request.clone(), BYTES_MAX).await
+        self.connection.exchange(path, self.headers.clone(), request.clone(), None, BYTES_MAX).await
     }
 }

@@ -179,21 +179,26 @@ fn answer(method: &str) -> Response<Script> {
     response
 }
 
-async fn read(mut body: Incoming) -> Bytes {
+/// The message; `None`: the caller gave up.
+async fn read(mut body: Incoming) -> Option<Bytes> {
     let mut read = BytesMut::new();
     while let Some(frame) = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let Ok(frame) = frame else { break };
-        if let Ok(bytes) = frame.into_data() {
+        if let Ok(bytes) = frame.ok()?.into_data() {
             read.extend_from_slice(&bytes);
         }
     }
     let length = u32::from_be_bytes(read[1..5].try_into().unwrap()) as usize;
     assert_eq!((read[0], read.len()), (0, 5 + length), "one message and nothing else");
-    read.freeze().slice(5..)
+    Some(read.freeze().slice(5..))
 }
 
 impl Server {
     fn start() -> Self {
+        Self::taking(None)
+    }
+
+    /// One that takes so many calls of a connection at once.
+    fn taking(streams: Option<u32>) -> Self {
         let (calls, connections) =
             (Arc::<Mutex<Vec<Call>>>::default(), Arc::<Mutex<usize>>::default());
         let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -210,15 +215,22 @@ impl Server {
                         let (head, body) = request.into_parts();
                         let path = head.uri.path().to_owned();
                         let method = path.rsplit('/').next().unwrap().to_owned();
-                        let message = read(body).await;
+                        let Some(message) = read(body).await else {
+                            return Ok(answer("S1"));
+                        };
                         log.lock().push(Call { path, headers: head.headers, message });
                         if method == "Hangs" {
                             std::future::pending::<()>().await;
                         }
+                        if method == "Slow" {
+                            tokio::time::sleep(Duration::from_millis(1_000)).await;
+                            return Ok(answer("Ok"));
+                        }
                         Ok::<_, Infallible>(answer(&method))
                     }
                 });
-                let connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                let mut connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                connection.max_concurrent_streams(streams);
                 tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
             }
         });
@@ -628,6 +640,34 @@ fn a_call_over_grpc_that_is_not_on_its_way_in_time_is_not_made() {
     let ended = worker.end();
     assert_eq!((ended.call, ended.end.result.outcome), (call, Outcome::Deferred));
     assert_eq!(*server.connections.lock(), 0);
+}
+
+/// It waits for its place on the connection, and the process may stand still meanwhile.
+#[test]
+fn a_call_over_grpc_that_waits_too_long_for_its_place_is_not_made_and_is_no_attempt() {
+    let (server, worker) = (Server::taking(Some(1)), Worker::local());
+    // So the other side has said how many it takes.
+    worker.call(&grpc_task(server.address, "Ok", json!({}), b""));
+    let first = worker.begin(&grpc_task(server.address, "Slow", json!({}), b""));
+    let until = std::time::Instant::now() + patient(Duration::from_secs(20));
+    while server.paths().len() < 2 {
+        assert!(std::time::Instant::now() < until, "the first call does not come");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let soon = Instant::now() + Duration::from_millis(200);
+    let late = worker.begin_by(&grpc_task(server.address, "S5", json!({}), b""), soon);
+    let hangs = json!({"timeout": "300ms"});
+    let short = worker.begin(&grpc_task(server.address, "S5", hangs, b""));
+    let mut ended: Vec<_> = (0..3).map(|_| worker.end()).collect();
+    ended.sort_by_key(|end| end.call.0);
+    let outcomes: Vec<_> = ended.iter().map(|end| (end.call, end.end.result.outcome)).collect();
+    let want = [(first, Outcome::Finished), (late, Outcome::Deferred), (short, Outcome::Deferred)];
+    assert_eq!(outcomes, want);
+    assert_eq!(server.calls.lock().iter().filter(|call| call.path.ends_with("/S5")).count(), 0);
+    assert_eq!(
+        worker.call(&grpc_task(server.address, "Ok", json!({}), b"")).result.outcome,
+        Outcome::Finished
+    );
 }
 
 #[test]
