@@ -24,8 +24,8 @@ pub struct Tasks {
     pub foreigners: usize,
     /// Bodies are large: credits go by their bytes.
     pub large: bool,
-    /// Some tasks have feedback.
-    pub feedback: bool,
+    /// Some tasks have feedback, and some are called over gRPC.
+    pub newer_kinds: bool,
     /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
     pub lanes_are_well: bool,
     /// Workers only come and go as they should: then no call is ever in doubt.
@@ -51,8 +51,8 @@ impl Plan {
             plains: chance.between(0, 10) as usize,
             foreigners: *chance.pick(&[0, 0, 3, 20]),
             large: chance.percent(8),
-            // So an even seed stands for the world that it stood for before there was feedback.
-            feedback: seed % 2 == 1,
+            // So an even seed stands for the world that it stood for before there were any.
+            newer_kinds: seed % 2 == 1,
             lanes_are_well,
             workers_are_gentle,
             step_faults: if is_rough { *chance.pick(&[0, 2, 8]) } else { 0 },

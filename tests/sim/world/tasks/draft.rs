@@ -102,8 +102,8 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
     // The last one is made while the run is on.
     let topic = is_kafka.then(|| *chance.pick(&["t0", "t1", "t0", "later"]));
     let expires = chance.percent(25).then(|| due + chance.spread(50, 60 * SECOND));
-    let has_feedback =
-        plan.tasks.is_some_and(|of| of.feedback) && chance.percent(if is_kafka { 60 } else { 15 });
+    let newer_kinds = plan.tasks.is_some_and(|of| of.newer_kinds);
+    let has_feedback = newer_kinds && chance.percent(if is_kafka { 60 } else { 15 });
     let feedback = match has_feedback && !polls {
         true => {
             let (deadline, heartbeat) = (chance.between(5, 30), chance.between(2, 5));
@@ -120,7 +120,7 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
             )
         }
         // To lanes and workers it is one more call; those with feedback are called over HTTP only.
-        None if index % 3 == 1 && feedback.is_empty() => {
+        None if newer_kinds && index % 3 == 1 && feedback.is_empty() => {
             format!(
                 r#"{{"type":"grpc","project":"{project}","group":"g",{over_grpc},"service":"s","method":"m",{retry}{poll}}}"#
             )
