@@ -31,7 +31,7 @@ const CRATES: [(&str, &[&str]); 9] = [
     ("crates/telemetry", &["engine"]),
     ("crates/kafka", &["engine", "telemetry"]),
     ("crates/client", &["engine", "kafka"]),
-    ("crates/tools", &["engine", "kafka", "terminal"]),
+    ("crates/tools", &["engine", "kafka", "proto", "terminal"]),
     (".", &["client", "engine", "kafka", "proto", "telemetry", "terminal", "tools"]),
     ("crates/fuzz-targets", &["engine"]),
 ];
@@ -43,7 +43,7 @@ const LIBRARIES: [(&str, &[&str]); 14] = [
     ("sled", &["."]),
     ("axum", &[".", "crates/tools"]),
     ("utoipa", &["."]),
-    ("tonic", &["crates/proto", "."]),
+    ("tonic", &["crates/proto", "crates/tools", "."]),
     // Workers read what targets say of their methods.
     ("prost", &["crates/proto", "."]),
     ("tokio-openssl", &["."]),
@@ -63,8 +63,16 @@ const OWNERS: [(&str, &[&str]); 17] = [
     ("waterclock_client", &FACES),
     ("waterclock_terminal", &FACES),
     ("waterclock_tools", &FACES),
-    ("waterclock_proto", &["src/api/grpc", "crates/proto"]),
-    ("tonic::", &["src/api/grpc", "crates/proto"]),
+    ("waterclock_proto", &["src/api/grpc", "crates/proto", "crates/tools/src/bench/tasks/grpc.rs"]),
+    (
+        "tonic::",
+        &[
+            "src/api/grpc",
+            "crates/proto",
+            "crates/tools/src/bench/tasks/grpc.rs",
+            "crates/tools/src/line.rs",
+        ],
+    ),
     ("tokio_openssl", &["src/api/tls"]),
     ("axum::", &["src/api", "crates/tools/src/stub.rs"]),
     ("ratatui::", &["crates/tools"]),

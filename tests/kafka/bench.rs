@@ -161,6 +161,12 @@ fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
         ("/steady/check/seen", 500),
         ("/faults/check/seen", 1),
         ("/faults/killed/calls", 1),
+        ("/company/single/per_second", 1),
+        ("/company/batched/per_second", 1),
+        ("/company/many/checks/0/seen", 200),
+        ("/company/many/checks/1/seen", 200),
+        ("/company/noisy/called", 1),
+        ("/company/noisy/check/seen", 100),
     ] {
         let value = tasks.pointer(place).and_then(Value::as_f64);
         assert!(value >= Some(f64::from(least)), "{place}: {tasks:#}");

@@ -31,8 +31,18 @@ pub(crate) enum AskError {
     Silent,
     #[error("{status}: {text}")]
     Answer { status: StatusCode, text: String },
+    #[error("{} of gRPC: {}", .0.code(), .0.message())]
+    Status(Box<tonic::Status>),
+    #[error("a task of a batch was refused: {0}")]
+    Refused(String),
     #[error("a connection ended by a mistake")]
     Died,
+}
+
+impl From<tonic::Status> for AskError {
+    fn from(status: tonic::Status) -> Self {
+        Self::Status(Box::new(status))
+    }
 }
 
 /// What is asked.

@@ -12,7 +12,7 @@ use super::super::auth::{Caller, Role};
 use super::super::problem::Problem;
 use super::create::whole;
 use super::model::{self, HeartbeatAnswer, ReportAnswer, ReportOutcome};
-use super::single::{id_of, nobody, seen};
+use super::single::{id_of, is_of_caller, nobody};
 use super::{Answered, Failure, LIST_MAX, SMALL_BYTES_MAX, Tasks, json, within};
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
@@ -46,9 +46,7 @@ async fn take(
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
     tasks.desk.is_ticket(id, &report.ticket)?;
-    if caller.projects().is_some() {
-        seen(tasks, caller, id).await?;
-    }
+    is_of_caller(tasks, caller, id).await?;
     let conflict = |code: &str, detail: &str| Problem::new(StatusCode::CONFLICT, code, detail);
     let ended = |outcome| Ok(Taken::Ended(outcome));
     match within(LIST_MAX, tasks.desk.report(id, report)).await?? {

@@ -49,6 +49,18 @@ pub(super) async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<
     }
 }
 
+/// A caller of some projects acts on their tasks only; one of all projects is not made to wait for a look.
+pub(super) async fn is_of_caller(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+) -> Result<(), Problem> {
+    if caller.projects().is_some() {
+        seen(tasks, caller, id).await?;
+    }
+    Ok(())
+}
+
 /// Shows a task with its attempts, and with its payload where that is asked for.
 #[utoipa::path(
     get,
@@ -230,9 +242,7 @@ pub(in crate::api) async fn stop(
 ) -> Result<CancelAnswer, Problem> {
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
-    if caller.projects().is_some() {
-        seen(tasks, caller, id).await?;
-    }
+    is_of_caller(tasks, caller, id).await?;
     match within(wait + GRACE, tasks.desk.cancel(id, wait)).await {
         Ok(answer) => Ok(answer?),
         // Written or not, to ask again is safe.
@@ -288,8 +298,6 @@ pub(in crate::api) async fn again(
 ) -> Result<TaskView, Problem> {
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
-    if caller.projects().is_some() {
-        seen(tasks, caller, id).await?;
-    }
+    is_of_caller(tasks, caller, id).await?;
     Ok(within(LIST_MAX, tasks.desk.retry(id)).await??)
 }

@@ -398,6 +398,21 @@ impl Facts<'_> {
         self.room_for(self.setup.limits.tracked_max)
     }
 
+    /// Whether one more task of a project may be remembered. There must be a third as many free places as the project takes up:
+    /// so whatever a project leaves pending, there is room for others, and it takes three quarters if it is alone.
+    pub(super) fn room_of(&self, project: &str) -> Result<(), Refusal> {
+        self.room()?;
+        let (table, most) = (self.timers.table(), self.setup.limits.tracked_max);
+        let (of_project, free) = (table.len_of(project), most.saturating_sub(table.len()));
+        if of_project / 3 < free {
+            return Ok(());
+        }
+        let detail = format!(
+            "{of_project} tasks of the project {project} are pending, and only {free} places are free: max-tracked keeps those for others"
+        );
+        Err(refusal(Code::TooManyTimers, detail))
+    }
+
     fn room_for(&self, most: usize) -> Result<(), Refusal> {
         let len = self.timers.table().len();
         if len < most {

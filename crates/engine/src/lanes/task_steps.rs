@@ -220,8 +220,8 @@ impl LaneEngine {
             let detail = "tasks need tracking = \"full\"";
             return Err(refusal(Code::TaskForbidden, detail));
         }
-        self.facts().room()?;
-        let Some(task) = &entry.task else { return Ok(()) };
+        let Some(task) = &entry.task else { return self.facts().room() };
+        self.facts().room_of(&task.project)?;
         read::is_as_submitted(&entry.record, &task.digest)?;
         let project = self.timers.tasks.registry().project(&task.project);
         if project.is_deleted {
@@ -430,16 +430,11 @@ impl LaneEngine {
         let spec = super::header::read(entry.record.headers())
             .and_then(|directive| sealed::spec(&directive));
         let Ok(spec) = spec else { return Some(entry) };
-        let default = Retry::default();
-        let policy = Policy {
-            retry: spec.retry().unwrap_or(&default),
-            poll: None,
-            feedback: None,
-            luck: luck(timer_id, before.attempts),
-        };
         let error = Some(refusal.to_string());
         let result = TaskResult { error, ended: Some(now), ..TaskResult::new(CallOutcome::Failed) };
-        let (next, _) = decide(before, &result, policy, now);
+        let luck = luck(timer_id, before.attempts);
+        let (next, _) =
+            self.with_policy(&spec, luck, |policy| decide(before, &result, policy, now));
         let next = feedback::not_at_once(now, next);
         let (Next::Again(after) | Next::Failed(after, _)) = next else { return Some(entry) };
         let lane = entry.source.lane;

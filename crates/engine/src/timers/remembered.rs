@@ -107,6 +107,12 @@ impl Remembered {
         self.live_len + self.cancel_marks_len
     }
 
+    /// How many tasks of a project are pending. A timer whose label looks like that of such a task is counted, too: who may
+    /// write timers may fill the table anyway.
+    pub(crate) fn len_of(&self, project: &str) -> usize {
+        self.words.projects.get(project).copied().unwrap_or_default()
+    }
+
     /// The pending version of a timer.
     pub(crate) fn live(&self, lane: Lane, timer_id: TimerId) -> Option<Pending> {
         self.live.get(usize::from(lane.0))?.get(&timer_id).copied()
@@ -185,7 +191,7 @@ impl Remembered {
         self.put_replaced(lane, timer_id, None);
         let Some(of_lane) = self.live.get_mut(usize::from(lane.0)) else { return };
         let target = self.words.take(target);
-        let label = label.map_or(NONE, |label| self.words.take(label));
+        let label = label.map_or(NONE, |label| self.words.take_label(label));
         match of_lane.insert(timer_id, Pending { version, due, target, label }) {
             Some(old) => self.words.give_back(old),
             None => self.live_len += 1,
@@ -285,34 +291,54 @@ fn bucket_after(at: UnixMillis) -> u64 {
     at.0 / BUCKET_MS + 1
 }
 
+/// A target or a label.
+#[derive(Debug)]
+struct Word {
+    text: Arc<str>,
+    /// How many timers have it.
+    count: usize,
+    /// The project that it names, if it is the label of a task.
+    project: Option<Arc<str>>,
+}
+
 /// Targets and labels, each once, by number; those that no timer has any more are dropped.
 #[derive(Debug, Default)]
 struct Words {
     numbers: HashMap<Arc<str>, u32>,
-    words: Vec<Option<(Arc<str>, usize)>>,
+    words: Vec<Option<Word>>,
     free: Vec<u32>,
+    /// How many timers have a label that names the project.
+    projects: HashMap<Arc<str>, usize>,
     /// The word asked for last: mostly it is the next one, too.
     last: Option<u32>,
 }
 
 impl Words {
     fn word(&self, number: u32) -> Option<&str> {
-        self.words.get(number as usize)?.as_ref().map(|(word, _)| &**word)
+        self.words.get(number as usize)?.as_ref().map(|word| &*word.text)
+    }
+
+    fn take_label(&mut self, label: &str) -> u32 {
+        let number = self.take(label);
+        if let Some(Some(Word { project: Some(project), .. })) = self.words.get(number as usize) {
+            *self.projects.entry(Arc::clone(project)).or_default() += 1;
+        }
+        number
     }
 
     /// The number of a word, for one more timer.
     fn take(&mut self, word: &str) -> u32 {
         if let Some(last) = self.last
-            && let Some(Some((known, count))) = self.words.get_mut(last as usize)
-            && **known == *word
+            && let Some(Some(known)) = self.words.get_mut(last as usize)
+            && *known.text == *word
         {
-            *count += 1;
+            known.count += 1;
             return last;
         }
         let number = match self.numbers.get(word) {
             Some(&number) => {
-                if let Some(Some((_, count))) = self.words.get_mut(number as usize) {
-                    *count += 1;
+                if let Some(Some(known)) = self.words.get_mut(number as usize) {
+                    known.count += 1;
                 }
                 number
             }
@@ -323,7 +349,8 @@ impl Words {
     }
 
     fn add(&mut self, word: Arc<str>) -> u32 {
-        let kept = Some((Arc::clone(&word), 1));
+        let project = super::tasks::group_of(Some(&word)).map(|(project, _)| Arc::from(project));
+        let kept = Some(Word { text: Arc::clone(&word), count: 1, project });
         let number = match self.free.pop() {
             Some(number) => {
                 self.words[number as usize] = kept;
@@ -339,12 +366,20 @@ impl Words {
     }
 
     fn give_back(&mut self, Pending { target, label, .. }: Pending) {
-        for number in [target, label & LABEL] {
+        for (number, is_label) in [(target, false), (label & LABEL, true)] {
             let Some(slot) = self.words.get_mut(number as usize) else { continue };
-            let Some((word, count)) = slot else { continue };
-            *count -= 1;
-            if *count == 0 {
-                self.numbers.remove(word);
+            let Some(word) = slot else { continue };
+            word.count -= 1;
+            if let Some(project) = word.project.as_ref().filter(|_| is_label)
+                && let Some(count) = self.projects.get_mut(project)
+            {
+                *count -= 1;
+                if *count == 0 {
+                    self.projects.remove(project);
+                }
+            }
+            if word.count == 0 {
+                self.numbers.remove(&word.text);
                 *slot = None;
                 self.free.push(number);
             }
@@ -385,6 +420,26 @@ mod tests {
         assert_eq!((remembered.live_len(), remembered.words.numbers.len()), (0, 0));
         remembered.put_live(Lane(0), name(7), at, ("orders", None));
         assert_eq!(remembered.words.words.len(), 4, "places are used again");
+    }
+
+    #[test]
+    fn the_tasks_of_a_project_are_counted_whatever_their_groups() {
+        let mut remembered = Remembered::new(1);
+        let at = (Version::default(), NOW);
+        for n in 0..30 {
+            let label = format!("{}/group {}", if n < 20 { "shop" } else { "home" }, n % 3);
+            remembered.put_live(Lane(0), name(n), at, ("", Some(&label)));
+            remembered.put_live(Lane(0), name(100 + n), at, ("orders", Some("shop")));
+        }
+        assert_eq!((remembered.len_of("shop"), remembered.len_of("home")), (20, 10));
+        // Another version, of another group or of nobody.
+        remembered.put_live(Lane(0), name(0), at, ("", Some("shop/group 9")));
+        remembered.put_live(Lane(0), name(1), at, ("orders", None));
+        assert_eq!(remembered.len_of("shop"), 19);
+        for n in 0..30 {
+            remembered.end(Lane(0), name(n));
+        }
+        assert_eq!((remembered.len_of("shop"), remembered.words.projects.len()), (0, 0));
     }
 
     #[test]

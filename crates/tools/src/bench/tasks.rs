@@ -1,4 +1,5 @@
-//! Tasks: how fast they are created and called, how late, what a pause and a killed worker cost, and what waits in memory.
+//! Tasks: how fast they are created and called, how late, what a pause and a killed worker cost, and what waits in memory. And
+//! the same over gRPC, in a thousand projects, and beside a noisy one.
 //!
 //! The stub that is called, the load and its clients are in this process. waterclock is another process, with all roles; for
 //! the pause and the killed worker it is three, one with the lanes and the API and two workers.
@@ -7,8 +8,10 @@
 //! 1. Each task of the cases without a fault is called once, and not before it is due; otherwise the run has failed.
 //! 2. Each rate has the raw limit of the same run beside it, measured by the same load.
 
+mod company;
 mod faults;
 mod figures;
+mod grpc;
 mod lines;
 
 use std::sync::Arc;
@@ -21,8 +24,8 @@ use tokio::runtime::Runtime;
 use super::Failed;
 use super::cases::Cases;
 use super::report::{Floor, median, name};
-use super::tally::Tally;
-use crate::lateness::Lateness;
+use super::tally::{Check, Tally};
+use crate::lateness::{Lateness, Spread};
 use crate::line::{AskError, Question};
 use crate::machine::Cpu;
 use crate::service::{Service, Start};
@@ -34,7 +37,7 @@ use waterclock_kafka::bench::{self, Directions, Watch as _};
 pub(super) use figures::Tasks;
 
 use figures::{Calls, Creates, Memory, Steady};
-use lines::{Answers, Make, Until, closed, paced};
+use lines::{Answers, Make, Until, closed, drive, paced};
 
 /// The project of all tasks, and its service.
 const PROJECT: &str = "bench";
@@ -71,16 +74,38 @@ const CLOCKS: Millis = Millis(2);
 /// A body of 200 bytes, as the records of the other cases have them.
 const BODY: &str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._ 0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._ 0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._ !";
 
+/// How tasks are created.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Over {
+    Http,
+    Grpc,
+}
+
 /// What the answer to a create says.
 #[derive(Deserialize)]
 struct Created {
     task_id: String,
 }
 
-/// The same of a batch.
+/// The same, or that of a batch.
 #[derive(Deserialize)]
-struct CreatedBatch {
-    tasks: Vec<Created>,
+#[serde(untagged)]
+enum Named {
+    One(Created),
+    Batch { tasks: Vec<Created> },
+}
+
+/// Many calls that were due at one instant.
+struct Volley {
+    /// How long before they were due the last task was acknowledged; negative: it came too late.
+    created_before_due_ms: i64,
+    /// From the due instant to the last call, in microseconds.
+    last_us: u64,
+    /// Calls a second, without the first and the last tenth.
+    middle_per_second: f64,
+    /// From the due instant on.
+    cpu: Cpu,
+    check: Check,
 }
 
 /// What the parts of the case share.
@@ -100,13 +125,14 @@ impl Cases<'_> {
         let stub = runtime.block_on(Stub::start()).map_err(Failed::Start)?;
         let stage = Stage { cases: self, runtime, stub, seconds };
         let (service, memory, batched) = stage.memory(records)?;
-        let single = stage.singles(&service)?;
+        let single = stage.singles(&service, Over::Http)?;
         let calls = stage.spike(&service, (records / SPIKE_PART).max(1), batched.per_second)?;
         let steady = stage.steady(&service, delay)?;
         drop(service);
         let faults = stage.faults(most(records))?;
+        let company = stage.company(records, delay, batched.per_second)?;
         let delivery = name(Delivery::ExactlyOnce);
-        Ok(Tasks { delivery, single, batched, calls, steady, faults, memory })
+        Ok(Tasks { delivery, single, batched, calls, steady, faults, company, memory })
     }
 }
 
@@ -271,7 +297,7 @@ impl Stage<'_, '_> {
     fn memory(&self, records: u64) -> Result<(Service, Memory, Creates), Failed> {
         let cases = self.cases;
         let service = self.whole(records)?;
-        let batched = self.batches(&service, records)?;
+        let batched = self.batches(&service, records, Over::Http)?;
         self.settled(&service)?;
         drop(service);
         let service = self.whole(records)?;
@@ -306,9 +332,12 @@ impl Stage<'_, '_> {
     }
 
     /// Creates so many tasks in batches, and writes as many records without waterclock, in turns.
-    fn batches(&self, service: &Service, records: u64) -> Result<Creates, Failed> {
+    fn batches(&self, service: &Service, records: u64, over: Over) -> Result<Creates, Failed> {
         let cases = self.cases;
-        let topic = cases.topic("produced");
+        let topic = cases.topic(match over {
+            Over::Http => "produced",
+            Over::Grpc => "produced.grpc",
+        });
         bench::create(&cases.connection, std::slice::from_ref(&topic), cases.lanes)?;
         cases.observer.phase("creating tasks in batches", records);
         let (mut rounds, mut raw) = (Vec::new(), Vec::new());
@@ -318,15 +347,9 @@ impl Stage<'_, '_> {
         for round in 0..ROUNDS {
             let (first, last) = (part(round), part(round + 1));
             raw.push(self.produce(&topic, last - first)?);
-            let now = cases.now();
             let before = service.cpu();
-            let make = batch((first, last), move |n| far(n, now));
-            let answers = self.run(
-                "create tasks in batches",
-                closed(service.http, BATCH_LINES, (0, batch_count(last - first)), make),
-            )?;
-            let ids = answers.last.iter().filter_map(|body| last_id(body));
-            taken_in = taken_in.max(self.taken_in(service, ids.collect())?);
+            let answers = self.batch(service, (first, last), over, 1)?;
+            taken_in = taken_in.max(self.taken_in(service, task_ids(&answers))?);
             cpu = service.cpu().since(&before);
             rounds.push((last - first) as f64 / answers.took.as_secs_f64());
             latency.add(&answers.latency);
@@ -342,6 +365,30 @@ impl Stage<'_, '_> {
             cpu_us: per_record(&cpu, last),
             by_thread_us: cpu.per_record_us(last),
         })
+    }
+
+    /// Creates tasks in batches, spread over so many projects.
+    fn batch(
+        &self,
+        service: &Service,
+        (first, last): (u64, u64),
+        over: Over,
+        projects: u64,
+    ) -> Result<Answers, Failed> {
+        const WHAT: &str = "create tasks in batches";
+        let (to, now) = (service.http, self.cases.now());
+        let until = (0, batch_count(last - first));
+        match over {
+            Over::Http => {
+                let make = batch((first, last), move |n| in_one_of(projects, n, far(n, now)));
+                self.run(WHAT, closed(to, BATCH_LINES, until, make))
+            }
+            Over::Grpc => {
+                let make = grpc::Make { now, projects };
+                let callers = grpc::batches(to, make, (first, last));
+                self.run(WHAT, async move { drive(callers.await?, until).await })
+            }
+        }
     }
 
     /// How long until each of these tasks can be looked up: then its lane has taken it in, and those before it.
@@ -364,23 +411,41 @@ impl Stage<'_, '_> {
         Ok(began.elapsed())
     }
 
-    /// Single creates, and requests that look at nothing, over as many connections, in turns.
-    fn singles(&self, service: &Service) -> Result<Creates, Failed> {
+    /// Single creates, and requests that look at nothing, as many at once, in turns.
+    fn singles(&self, service: &Service, over: Over) -> Result<Creates, Failed> {
         let to = service.http;
         let (mut rounds, mut raw) = (Vec::new(), Vec::new());
         let (mut latency, mut count, mut ids) = (Lateness::new(), 0, Vec::new());
         let mut cpu = Cpu::default();
         self.cases.observer.phase("creating single tasks", ROUNDS);
         for round in 0..ROUNDS {
-            let live: Make = Arc::new(|_| Question::get("/health/live"));
             let until = (0, self.over(RAW_ROUND));
-            let asked = self.run("ask whether it lives", closed(to, LINES, until, live))?;
-            raw.push(asked.per_second());
+            let asked = match over {
+                Over::Http => {
+                    let live: Make = Arc::new(|_| Question::get("/health/live"));
+                    self.run("ask whether it lives", closed(to, LINES, until, live))
+                }
+                Over::Grpc => {
+                    let callers = grpc::health(to);
+                    let asking = async move { drive(callers.await?, until).await };
+                    self.run("ask whether it lives", asking)
+                }
+            };
+            raw.push(asked?.per_second());
             let now = self.cases.now();
-            let make: Make = Arc::new(move |n| create(&far(n, now)));
             let before = service.cpu();
             let until = (round << 32, self.over(CREATE_ROUND));
-            let answers = self.run("create tasks", closed(to, LINES, until, make))?;
+            let answers = match over {
+                Over::Http => {
+                    let make: Make = Arc::new(move |n| create(&far(n, now)));
+                    self.run("create tasks", closed(to, LINES, until, make))
+                }
+                Over::Grpc => {
+                    let callers = grpc::singles(to, grpc::Make { now, projects: 1 });
+                    self.run("create tasks", async move { drive(callers.await?, until).await })
+                }
+            };
+            let answers = answers?;
             cpu = service.cpu().since(&before);
             rounds.push(answers.per_second());
             latency.add(&answers.latency);
@@ -409,12 +474,34 @@ impl Stage<'_, '_> {
             let asked = closed(self.stub.address, LINES, until, make);
             raw.push(self.run("call the stub", asked)?.per_second());
         }
+        let volley = self.volley(service, count, created, 1)?;
+        let us = volley.last_us.max(1);
+        Ok(Calls {
+            created_before_due_ms: volley.created_before_due_ms,
+            per_second: volley.check.seen as f64 * 1e6 / us as f64,
+            middle_per_second: volley.middle_per_second,
+            raw_per_second: median(&raw),
+            cpu_us: per_record(&volley.cpu, count),
+            by_thread_us: volley.cpu.per_record_us(count),
+            memory_peak_bytes: service.memory_peak(),
+            check: volley.check,
+        })
+    }
+
+    /// Calls that are all due at one instant, in so many projects.
+    fn volley(
+        &self,
+        service: &Service,
+        count: u64,
+        created: f64,
+        projects: u64,
+    ) -> Result<Volley, Failed> {
         self.stub.take();
         // Creation may be half as fast as before.
         let creating = Millis((2_000.0 * count as f64 / created.max(1.0)) as u64);
         let due = self.cases.now() + AHEAD + creating;
         self.cases.observer.phase("creating a spike", count);
-        let make = batch((0, count), move |n| task(CALL, n, due));
+        let make = batch((0, count), move |n| in_one_of(projects, n, task(CALL, n, due)));
         let until = (0, batch_count(count));
         self.run("create a spike", closed(service.http, BATCH_LINES, until, make))?;
         let created_before_due_ms = due.0 as i64 - self.cases.now().0 as i64;
@@ -427,16 +514,12 @@ impl Stage<'_, '_> {
         let cpu = service.cpu().since(&before);
         let calls = self.stub.take();
         let tally = self.tally(&calls, count);
-        let us = tally.last_us.saturating_sub(due.0 * 1_000).max(1);
         self.cases.settle(service)?;
-        Ok(Calls {
+        Ok(Volley {
             created_before_due_ms,
-            per_second: tally.check.seen as f64 * 1e6 / us as f64,
+            last_us: tally.last_us.saturating_sub(due.0 * 1_000),
             middle_per_second: middle(&calls),
-            raw_per_second: median(&raw),
-            cpu_us: per_record(&cpu, count),
-            by_thread_us: cpu.per_record_us(count),
-            memory_peak_bytes: service.memory_peak(),
+            cpu,
             check: tally.check,
         })
     }
@@ -447,20 +530,33 @@ impl Stage<'_, '_> {
         let Floor { arrival_ms: floor_ms, .. } =
             self.cases.floor(RATE, seconds.min(FLOOR_SECONDS_MAX))?;
         let count = RATE * seconds;
-        self.cases.observer.phase("steady calls", count);
         let before = service.cpu();
+        let (call_ms, check) = self.regular(service, RATE, delay)?;
+        let cpu = service.cpu().since(&before);
+        let cpu_us = per_record(&cpu, count);
+        let by_thread_us = cpu.per_record_us(count);
+        Ok(Steady { rate: RATE, call_ms, floor_ms, cpu_us, by_thread_us, check })
+    }
+
+    /// Tasks that are created and called, so many a second: how late their calls are.
+    fn regular(
+        &self,
+        service: &Service,
+        rate: u64,
+        delay: Millis,
+    ) -> Result<(Spread, Check), Failed> {
+        let count = rate * self.seconds;
+        self.cases.observer.phase("steady calls", count);
         let due = self.cases.now() + delay;
-        let make: Make = Arc::new(move |n| create(&task(CALL, n, due + Millis(n * 1_000 / RATE))));
-        self.run("create tasks", paced(service.http, LINES, (count, EVERY), make))?;
+        let make: Make = Arc::new(move |n| create(&task(CALL, n, due + Millis(n * 1_000 / rate))));
+        let every = Duration::from_micros(1_000_000 / rate);
+        self.run("create tasks", paced(service.http, LINES, (count, every), make))?;
         let longest = WAIT_MAX + Duration::from_millis(delay.0);
         self.wait(longest, || self.stub.count() >= count)?;
-        let cpu = service.cpu().since(&before);
         let tally = self.tally(&self.stub.take(), count);
         let call_ms = tally.arrival.spread();
         let call_ms = call_ms.ok_or(Failed::Nothing { topic: "the stub".to_owned() })?;
-        let cpu_us = per_record(&cpu, count);
-        let by_thread_us = cpu.per_record_us(count);
-        Ok(Steady { rate: RATE, call_ms, floor_ms, cpu_us, by_thread_us, check: tally.check })
+        Ok((call_ms, tally.check))
     }
 
     fn tally(&self, calls: &[Call], count: u64) -> Tally {
@@ -477,9 +573,9 @@ impl Stage<'_, '_> {
     }
 }
 
-/// Pending timers and tasks that a process may have: those of the memory case, and the single creates of the rounds.
+/// Pending timers and tasks that a process may have: those of all parts, with room for one project to have most of them.
 fn most(records: u64) -> u64 {
-    records * 3 + 1_000_000
+    records * 8 + 2_000_000
 }
 
 fn per_record(cpu: &Cpu, records: u64) -> f64 {
@@ -499,10 +595,22 @@ fn middle(calls: &[Call]) -> f64 {
     }
 }
 
-/// The ids that the last answers of a load have.
+/// The ids that the last answers of a load have: of a batch that of its last task.
 fn task_ids(answers: &Answers) -> Vec<String> {
-    let id = |body| Some(serde_json::from_slice::<Created>(body).ok()?.task_id);
-    answers.last.iter().filter_map(|body| id(body)).collect()
+    answers.last.iter().filter_map(|body| last_id(body)).collect()
+}
+
+/// A project, or one of so many.
+fn project(n: u64, projects: u64) -> String {
+    match projects {
+        0 | 1 => PROJECT.to_owned(),
+        _ => format!("{PROJECT}-{}", n % projects),
+    }
+}
+
+fn in_one_of(projects: u64, n: u64, mut task: serde_json::Value) -> serde_json::Value {
+    task["project"] = project(n, projects).into();
+    task
 }
 
 /// Hours ahead, spread over a day: none of it is due while this runs.
@@ -549,8 +657,12 @@ fn batch_count(tasks: u64) -> Until {
     Until::Count(tasks.div_ceil(BATCH))
 }
 
-/// The id of the last task that the answer to a batch has.
+/// The id of the last task that an answer has.
 fn last_id(body: &[u8]) -> Option<String> {
-    let batch: CreatedBatch = serde_json::from_slice(body).ok()?;
-    Some(batch.tasks.into_iter().last()?.task_id)
+    let named = serde_json::from_slice(body).ok()?;
+    let last = match named {
+        Named::One(one) => one,
+        Named::Batch { tasks } => tasks.into_iter().next_back()?,
+    };
+    Some(last.task_id)
 }

@@ -176,7 +176,12 @@ impl LaneEngine {
     }
 
     /// Does something by the rules by which a task is called again.
-    fn with_policy<T>(&self, spec: &Spec, luck: u64, decide: impl FnOnce(Policy<'_>) -> T) -> T {
+    pub(super) fn with_policy<T>(
+        &self,
+        spec: &Spec,
+        luck: u64,
+        decide: impl FnOnce(Policy<'_>) -> T,
+    ) -> T {
         let registry = Arc::clone(self.timers.tasks.registry());
         let default = Retry::default();
         let retry = super::retry_of(spec, &registry, &default);
@@ -224,12 +229,12 @@ impl LaneEngine {
         let beat_until = entry.appended + heartbeat;
         let of = (turn, &result);
         let at = (entry.appended, beat_until);
-        let policy = luck(timer_id, before.turn);
+        let luck = luck(timer_id, before.turn);
         let heard = match &spec {
-            Some(spec) => self.with_policy(spec, policy, |policy| hear(before, of, policy, at)),
+            Some(spec) => self.with_policy(spec, luck, |policy| hear(before, of, policy, at)),
             None => {
                 let retry = Retry::default();
-                let policy = Policy { retry: &retry, poll: None, feedback: None, luck: policy };
+                let policy = Policy { retry: &retry, poll: None, feedback: None, luck };
                 hear(before, of, policy, at)
             }
         };
@@ -246,11 +251,11 @@ impl LaneEngine {
             }
             Heard::AttemptOpen => self.reply(&entry, timer_id, Outcome::Underway),
             Heard::Beat(after) => self.beat(now, *entry, (timer_id, live), after, result),
-            Heard::Ended(next @ Next::Ended(..), _) => {
+            Heard::Ended(next @ Next::Ended(..)) => {
                 result.ended.get_or_insert(entry.appended);
                 self.end_by_feedback(now, *entry, (timer_id, live), (turn, before), &next, result);
             }
-            Heard::Ended(next, _) => {
+            Heard::Ended(next) => {
                 result.ended.get_or_insert(entry.appended);
                 let reported = match next {
                     Next::Failed(..) => Reported::Failed,

@@ -13,6 +13,7 @@ use super::*;
 use crate::header::Code;
 use crate::messages::Outcome;
 use crate::sealed;
+use crate::setup::Limits;
 use crate::task::result::TaskResult;
 use crate::timers::TimerState;
 use crate::{Event, Offset, Record, Target};
@@ -820,3 +821,43 @@ fn every_task_ends_once_whichever_side_dies() {
 }
 
 use crate::task::spec::Spec;
+
+#[test]
+fn a_project_that_leaves_its_tasks_pending_leaves_room_for_others() {
+    const MOST: u32 = 40;
+    let of = |project: &str| {
+        let spec = format!(
+            r#"{{"type":"http","project":"{project}","group":"orders","url":"https://shop.example.com/x"}}"#
+        );
+        Spec::parse(spec.as_bytes()).expect("sound")
+    };
+    let limits = Limits { tracked_max: MOST as usize, ..Limits::default() };
+    let mut world = World::within(limits, |_, _| (5, finished()));
+    world.set_registry("project/slow", r#"{"paused":true}"#);
+    for n in 0..MOST {
+        world.create_spec(n, 1_000, &of("slow"), None);
+    }
+    world.after(3_000);
+    let refused = world.dead.iter().filter(|(_, code, _)| *code == Code::TooManyTimers).count();
+    assert_eq!(refused, 10, "it takes three quarters");
+    assert!(world.dead[0].0.contains("30 tasks of the project slow"), "{}", world.dead[0].0);
+    // Another project is served meanwhile, and leaves nothing behind.
+    for n in MOST..MOST + 20 {
+        let id = world.create_spec(n, 1_000, &of("quick"), None);
+        world.after(2_000);
+        assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    }
+    // What is pending was counted anew with the lanes.
+    world.take_lanes_over();
+    let one_more = world.create_spec(900, 1_000, &of("slow"), None);
+    let other = world.create_spec(901, 1_000, &of("quick"), None);
+    world.after(3_000);
+    assert_eq!(world.state(&one_more), Some(TimerState::Dead));
+    assert_eq!(world.state(&other), Some(TimerState::Delivered));
+    // It goes on where it stood as soon as its tasks end.
+    world.set_registry("project/slow", r#"{"paused":false}"#);
+    world.after(120_000);
+    let id = world.create_spec(902, 1_000, &of("slow"), None);
+    world.after(3_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+}

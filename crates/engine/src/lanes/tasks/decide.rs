@@ -137,8 +137,8 @@ pub(crate) enum Heard {
     AttemptOpen,
     /// Its executor is at work.
     Beat(Progress),
-    /// This; and whether an attempt has ended by it.
-    Ended(Next, bool),
+    /// The turn is over, and this follows.
+    Ended(Next),
 }
 
 /// What follows from what an executor said of a turn, in a record that was appended then. A heartbeat counts until `beat_until`.
@@ -159,7 +159,7 @@ pub(crate) fn hear(
             let is_attempt = progress.with_executor || is_live && progress.held.is_some();
             let attempts = progress.attempts.saturating_add(u32::from(is_attempt)).max(1);
             let next = Next::Ended(Progress { attempts, ..begun }, TimerState::Delivered);
-            Heard::Ended(next, true)
+            Heard::Ended(next)
         }
         Outcome::Started if is_live && is_open => {
             Heard::Beat(Progress { begun: true, next_at: beat_until, ..progress })
@@ -168,14 +168,13 @@ pub(crate) fn hear(
         Outcome::Failed | Outcome::Gone if is_live && progress.with_executor => {
             let attempts = progress.attempts.saturating_add(1);
             let attempt = Progress { attempts, ..begun };
-            let (next, is_attempt) = match result.outcome {
+            Heard::Ended(match result.outcome {
                 Outcome::Gone => {
                     let failures = attempt.failures.saturating_add(1);
-                    (Next::Failed(Progress { failures, ..attempt }, Code::TaskFailed), true)
+                    Next::Failed(Progress { failures, ..attempt }, Code::TaskFailed)
                 }
-                _ => failed(progress, attempt, result, policy, appended),
-            };
-            Heard::Ended(next, is_attempt)
+                _ => failed(progress, attempt, result, policy, appended).0,
+            })
         }
         _ => Heard::Stale,
     }

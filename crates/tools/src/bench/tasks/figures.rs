@@ -96,6 +96,45 @@ impl Memory {
     }
 }
 
+/// Tasks of one project, and of many; the second of two figures is that of the many.
+#[derive(Debug, Serialize)]
+pub(crate) struct Many {
+    pub(super) projects: u64,
+    /// Batched creates over gRPC.
+    pub(super) creates_per_second: [f64; 2],
+    /// Processor time of waterclock for each, in microseconds.
+    pub(super) create_cpu_us: [f64; 2],
+    /// Calls of a spike, without the first and the last tenth.
+    pub(super) calls_per_second: [f64; 2],
+    pub(super) call_cpu_us: [f64; 2],
+    pub(super) checks: [Check; 2],
+}
+
+/// A project beside one whose calls hang and whose tasks are all overdue.
+#[derive(Debug, Serialize)]
+pub(crate) struct Noisy {
+    /// Calls a second of the quiet project.
+    pub(super) rate: u64,
+    /// Tasks of the noisy one.
+    pub(super) overdue: u64,
+    /// How many of those were called meanwhile, and hung.
+    pub(super) called: u64,
+    /// From when a task of the quiet project was due until its call, without the noisy one and beside it.
+    pub(super) alone_ms: Spread,
+    pub(super) beside_ms: Spread,
+    pub(super) check: Check,
+}
+
+/// What teams that share one installation want to know.
+#[derive(Debug, Serialize)]
+pub(crate) struct Company {
+    /// Over gRPC.
+    pub(super) single: Creates,
+    pub(super) batched: Creates,
+    pub(super) many: Many,
+    pub(super) noisy: Noisy,
+}
+
 /// Everything about tasks.
 #[derive(Debug, Serialize)]
 pub(crate) struct Tasks {
@@ -105,13 +144,18 @@ pub(crate) struct Tasks {
     pub(super) calls: Calls,
     pub(super) steady: Steady,
     pub(super) faults: Faults,
+    pub(super) company: Company,
     pub(super) memory: Memory,
 }
 
 impl Tasks {
     /// What was checked, and its name.
-    pub(crate) fn checks(&self) -> [(&'static str, &Check); 3] {
+    pub(crate) fn checks(&self) -> [(&'static str, &Check); 6] {
+        let Company { many, noisy, .. } = &self.company;
         [
+            ("spikes of calls in one project", &many.checks[0]),
+            ("spikes of calls in many projects", &many.checks[1]),
+            ("calls beside a noisy project", &noisy.check),
             ("spike of calls", &self.calls.check),
             ("steady calls", &self.steady.check),
             ("calls about a pause", &self.faults.check),
@@ -131,7 +175,8 @@ impl Tasks {
 
     /// The rows of the table.
     pub(crate) fn rows(&self) -> Vec<(String, String)> {
-        let Self { single, batched, calls, steady, faults, memory, .. } = self;
+        let Self { single, batched, calls, steady, faults, company, memory, .. } = self;
+        let Company { single: grpc, batched: grpc_batched, many, noisy } = company;
         let rate = |rate: f64| format!("{rate:.0}/s");
         let part = |rate: f64, of: f64| format!("{:.3}", ratio(rate, of));
         let row = |what: &str, cell: String| (format!("tasks: {what}"), cell);
@@ -172,6 +217,53 @@ impl Tasks {
             row("processor time of a call in a spike, us", format!("{:.0}", calls.cpu_us)),
             row("processor time of a task at the rate, us", format!("{:.0}", steady.cpu_us)),
         ];
+        rows.extend([
+            row(
+                "single creates over gRPC, part of health checks",
+                part(grpc.per_second, grpc.raw_per_second),
+            ),
+            row(
+                "batched creates over gRPC, part of raw writes",
+                part(grpc_batched.per_second, grpc_batched.raw_per_second),
+            ),
+            row("health checks over gRPC", rate(grpc.raw_per_second)),
+            row("single creates over gRPC", rate(grpc.per_second)),
+            row("batched creates over gRPC", rate(grpc_batched.per_second)),
+            row("answer to a single create over gRPC, p50 / p90 / p99 / max ms", answer(grpc)),
+            row("answer to a batch over gRPC, p50 / p90 / p99 / max ms", answer(grpc_batched)),
+            row("processor time of a single create over gRPC, us", format!("{:.0}", grpc.cpu_us)),
+            row(
+                "processor time of a batched create over gRPC, us",
+                format!("{:.0}", grpc_batched.cpu_us),
+            ),
+        ]);
+        let [one, all] = many.creates_per_second;
+        rows.push(row(
+            &format!("batched creates in {} projects, part of those in one", many.projects),
+            part(all, one),
+        ));
+        let [one, all] = many.calls_per_second;
+        rows.push(row(
+            &format!("calls of a spike in {} projects, part of those in one", many.projects),
+            part(all, one),
+        ));
+        let pair = |[one, all]: [f64; 2]| format!("{one:.0} / {all:.0}");
+        rows.extend([
+            row(
+                "processor time of a batched create, in one / in all, us",
+                pair(many.create_cpu_us),
+            ),
+            row("processor time of a call, in one / in all, us", pair(many.call_cpu_us)),
+            row(
+                &format!("due to the call at {}/s, alone, p50 / p90 / p99 / max ms", noisy.rate),
+                spread(noisy.alone_ms),
+            ),
+            row(
+                &format!("the same beside {} overdue tasks whose calls hang", noisy.overdue),
+                spread(noisy.beside_ms),
+            ),
+            row("calls of those that hung meanwhile", noisy.called.to_string()),
+        ]);
         if let Some(Killed { calls, again_ms: [first, last] }) = &faults.killed {
             rows.push(row(
                 &format!("{calls} calls of a killed worker again, first / last ms"),

@@ -1,4 +1,4 @@
-//! HTTP load over connections that stay open: as fast as answers come, or at a rate.
+//! Load over connections that stay open: as fast as answers come, or at a rate.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,6 +13,27 @@ use crate::line::{AskError, Line, Question};
 
 /// Makes the question of a number.
 pub(super) type Make = Arc<dyn Fn(u64) -> Question + Send + Sync>;
+
+/// Who asks, and waits for the answer.
+pub(super) trait Ask: Send + 'static {
+    /// Asks what has this number.
+    ///
+    /// # Errors
+    /// There is no answer, or it is no success.
+    fn ask(&mut self, n: u64) -> impl Future<Output = Result<Bytes, AskError>> + Send;
+}
+
+/// One connection of HTTP/1.1, and its questions.
+struct Http {
+    line: Line,
+    make: Make,
+}
+
+impl Ask for Http {
+    async fn ask(&mut self, n: u64) -> Result<Bytes, AskError> {
+        self.line.ask((self.make)(n)).await
+    }
+}
 
 /// When a load is over.
 #[derive(Clone, Copy, Debug)]
@@ -29,7 +50,7 @@ pub(super) struct Answers {
     pub(super) took: Duration,
     /// From a request to its whole answer.
     pub(super) latency: Lateness,
-    /// The last answer of each connection.
+    /// The last answer of each that asks.
     pub(super) last: Vec<Bytes>,
 }
 
@@ -39,7 +60,7 @@ impl Answers {
     }
 }
 
-/// What one connection was answered.
+/// What one that asks was answered.
 struct Part {
     count: u64,
     latency: Lateness,
@@ -51,9 +72,9 @@ impl Part {
         Self { count: 0, latency: Lateness::new(), last: None }
     }
 
-    async fn ask(&mut self, line: &mut Line, question: Question) -> Result<(), AskError> {
+    async fn ask(&mut self, asks: &mut impl Ask, n: u64) -> Result<(), AskError> {
         let began = Instant::now();
-        self.last = Some(line.ask(question).await?);
+        self.last = Some(asks.ask(n).await?);
         self.latency.record(began.elapsed().as_micros() as u64);
         self.count += 1;
         Ok(())
@@ -67,16 +88,26 @@ impl Part {
 pub(super) async fn closed(
     to: SocketAddr,
     lines: usize,
-    (first, until): (u64, Until),
+    numbers: (u64, Until),
     make: Make,
 ) -> Result<Answers, AskError> {
-    // Each line has a first question of its own: a fast one could take them all.
-    let next = Arc::new(AtomicU64::new(lines as u64));
+    drive(open(to, lines, &make).await?, numbers).await
+}
+
+/// The same of any that ask.
+///
+/// # Errors
+/// The first that one of them met.
+pub(super) async fn drive(
+    all: Vec<impl Ask>,
+    (first, until): (u64, Until),
+) -> Result<Answers, AskError> {
+    // Each has a first question of its own: a fast one could take them all.
+    let next = Arc::new(AtomicU64::new(all.len() as u64));
     let mut parts = JoinSet::new();
-    let open = open(to, lines).await?;
     let began = Instant::now();
-    for (mut at, mut line) in (0..).zip(open) {
-        let (next, make) = (Arc::clone(&next), Arc::clone(&make));
+    for (mut at, mut asks) in (0..).zip(all) {
+        let next = Arc::clone(&next);
         parts.spawn(async move {
             let mut part = Part::new();
             loop {
@@ -87,7 +118,7 @@ pub(super) async fn closed(
                 if is_over {
                     return Ok(part);
                 }
-                part.ask(&mut line, make(first + at)).await?;
+                part.ask(&mut asks, first + at).await?;
                 at = next.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -106,16 +137,15 @@ pub(super) async fn paced(
     make: Make,
 ) -> Result<Answers, AskError> {
     let mut parts = JoinSet::new();
-    let open = open(to, lines).await?;
+    let open = open(to, lines, &make).await?;
     let began = Instant::now();
-    for (first, mut line) in open.into_iter().enumerate() {
-        let make = Arc::clone(&make);
+    for (first, mut asks) in open.into_iter().enumerate() {
         parts.spawn(async move {
             let mut part = Part::new();
             for n in (first as u64..count).step_by(lines) {
                 let turn = every.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
                 tokio::time::sleep_until((began + turn).into()).await;
-                part.ask(&mut line, make(n)).await?;
+                part.ask(&mut asks, n).await?;
             }
             Ok(part)
         });
@@ -123,10 +153,10 @@ pub(super) async fn paced(
     join(parts, began).await
 }
 
-async fn open(to: SocketAddr, lines: usize) -> Result<Vec<Line>, AskError> {
+async fn open(to: SocketAddr, lines: usize, make: &Make) -> Result<Vec<Http>, AskError> {
     let mut open = Vec::with_capacity(lines);
     for _ in 0..lines {
-        open.push(Line::open(to).await?);
+        open.push(Http { line: Line::open(to).await?, make: Arc::clone(make) });
     }
     Ok(open)
 }

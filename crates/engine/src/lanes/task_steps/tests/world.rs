@@ -145,17 +145,20 @@ pub(super) fn id(n: u32) -> TaskId {
 
 impl World {
     pub(super) fn new(endpoint: impl FnMut(&str, usize) -> (u64, TaskResult) + 'static) -> Self {
+        Self::within(Limits::default(), endpoint)
+    }
+
+    pub(super) fn within(
+        limits: Limits,
+        endpoint: impl FnMut(&str, usize) -> (u64, TaskResult) + 'static,
+    ) -> Self {
         let ladder =
             Ladder::new(&[1_000, 5_000, 60_000, 600_000, 1_800_000].map(Millis), &[], Millis(800));
         let allow = Allow::new("wc", Some(&["orders\\..*".to_owned()])).expect("patterns");
         let topics =
             Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder.expect("one"));
-        let limits = Limits {
-            hop_linger: Millis(50),
-            batch_gap: Millis(0),
-            history: HISTORY,
-            ..Limits::default()
-        };
+        let limits =
+            Limits { hop_linger: Millis(50), batch_gap: Millis(0), history: HISTORY, ..limits };
         let topics = topics.with_tasks();
         let setup = Arc::new(Setup { lanes: LANES, topics, key: StateKey::new([7; 32]), limits });
         let mut world = Self {

@@ -1,0 +1,147 @@
+//! What teams that share one installation want to know: creates over gRPC, a thousand projects, and a noisy one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::figures::{Company, Many, Noisy};
+use super::lines::{Make, Until, closed};
+use super::{
+    BATCH_LINES, BODY, CONCURRENCY, Failed, LINES, Over, ROUNDS, SERVICE, SPIKE_PART, Stage,
+    WAIT_MAX, batch, batch_count, median, per_record, project, task_ids,
+};
+use crate::bench::tally::Check;
+use crate::line::Question;
+use crate::service::Service;
+use crate::stub::{HOLD, Stub};
+use waterclock_engine::Millis;
+
+/// So many projects, each with a service of its own.
+const PROJECTS: u64 = 1_000;
+/// Rounds of one project and of all, in turn.
+const SPIKES: usize = 2;
+/// How long until every instance has heard of a project.
+const HEARD: Duration = Duration::from_secs(3);
+/// The project that disturbs the other, and what it may have open: as much as an instance lets one project have.
+const NOISY: &str = "noisy";
+const NOISY_CONCURRENCY: u32 = 5_000;
+/// Its overdue tasks at most.
+const OVERDUE_MAX: u64 = 100_000;
+/// Of its overdue tasks, one in so many is the number of calls that hang at first.
+const HANGING_PART: u64 = 20;
+/// Calls a second of the other project.
+const QUIET_RATE: u64 = 100;
+
+impl Stage<'_, '_> {
+    pub(super) fn company(
+        &self,
+        records: u64,
+        delay: Millis,
+        created: f64,
+    ) -> Result<Company, Failed> {
+        let service = self.whole(records)?;
+        let single = self.singles(&service, Over::Grpc)?;
+        let batched = self.batches(&service, records, Over::Grpc)?;
+        let many = self.many(&service, records, created)?;
+        let noisy = self.noisy(&service, records, delay)?;
+        Ok(Company { single, batched, many, noisy })
+    }
+
+    /// Creates and spikes of calls, in one project and in many, in turns.
+    fn many(&self, service: &Service, records: u64, created: f64) -> Result<Many, Failed> {
+        self.cases.observer.phase("putting projects", PROJECTS);
+        for of_service in [false, true] {
+            let make = put(self.stub.address.to_string(), of_service);
+            let puts = closed(service.http, LINES, (0, Until::Count(PROJECTS)), make);
+            self.run("put a project or a service", puts)?;
+        }
+        self.sleep(HEARD)?;
+        let part = (records / ROUNDS).max(1);
+        let spike = (records / SPIKE_PART).max(1);
+        // What was measured, for one project and for all.
+        let mut create_rates = [Vec::new(), Vec::new()];
+        let mut create_us = [Vec::new(), Vec::new()];
+        let mut call_rates = [Vec::new(), Vec::new()];
+        let mut call_us = [Vec::new(), Vec::new()];
+        let mut checks: [Option<Check>; 2] = [None, None];
+        for _ in 0..ROUNDS {
+            for (at, projects) in [1, PROJECTS].into_iter().enumerate() {
+                let before = service.cpu();
+                let answers = self.batch(service, (0, part), Over::Grpc, projects)?;
+                self.taken_in(service, task_ids(&answers))?;
+                let cpu = service.cpu().since(&before);
+                create_rates[at].push(part as f64 / answers.took.as_secs_f64());
+                create_us[at].push(per_record(&cpu, part));
+            }
+        }
+        for _ in 0..SPIKES {
+            for (at, projects) in [1, PROJECTS].into_iter().enumerate() {
+                let volley = self.volley(service, spike, created, projects)?;
+                call_rates[at].push(volley.middle_per_second);
+                call_us[at].push(per_record(&volley.cpu, spike));
+                // One that is not right counts, whatever the others were.
+                if checks[at].as_ref().is_none_or(Check::holds) {
+                    checks[at] = Some(volley.check);
+                }
+            }
+        }
+        let medians = |of: [Vec<f64>; 2]| of.map(|of| median(&of));
+        let checks = checks.map(Option::unwrap_or_default);
+        Ok(Many {
+            projects: PROJECTS,
+            creates_per_second: medians(create_rates),
+            create_cpu_us: medians(create_us),
+            calls_per_second: medians(call_rates),
+            call_cpu_us: medians(call_us),
+            checks,
+        })
+    }
+
+    /// The calls of one project, alone and beside one whose calls hang and whose tasks are all overdue.
+    fn noisy(&self, service: &Service, records: u64, delay: Millis) -> Result<Noisy, Failed> {
+        let (alone_ms, _) = self.regular(service, QUIET_RATE, delay)?;
+        let noise = self.runtime.block_on(Stub::start()).map_err(Failed::Start)?;
+        let overdue = (records * 2).min(OVERDUE_MAX);
+        let hanging = (overdue / HANGING_PART).max(1);
+        self.cases.observer.phase("creating the tasks of a noisy project", overdue);
+        let limits = serde_json::json!({ "concurrency": NOISY_CONCURRENCY });
+        let mut question = Question::post(&format!("/v1/projects/{NOISY}"), limits.to_string());
+        question.method = hyper::Method::PUT;
+        let make: Make = Arc::new(move |_| question.clone());
+        self.run("put a project", closed(service.http, 1, (0, Until::Count(1)), make))?;
+        self.sleep(HEARD)?;
+        let (now, url) = (self.cases.now(), format!("http://{}{HOLD}", noise.address));
+        let make = batch((0, hanging + overdue), move |n| {
+            serde_json::json!({
+                "project": NOISY, "group": "bench", "url": format!("{url}{n}"), "trigger_at": now.0,
+                "body": BODY,
+            })
+        });
+        let until = (0, batch_count(hanging + overdue));
+        self.run("create tasks in batches", closed(service.http, BATCH_LINES, until, make))?;
+        self.wait(WAIT_MAX, || noise.count() > 0)?;
+        let (beside_ms, check) = self.regular(service, QUIET_RATE, delay)?;
+        Ok(Noisy {
+            rate: QUIET_RATE,
+            overdue: overdue + hanging,
+            called: noise.count(),
+            alone_ms,
+            beside_ms,
+            check,
+        })
+    }
+}
+
+/// Puts a project of many, or its service.
+fn put(address: String, of_service: bool) -> Make {
+    Arc::new(move |n| {
+        let mut value = serde_json::json!({ "concurrency": CONCURRENCY });
+        let mut path = format!("/v1/projects/{}", project(n, PROJECTS));
+        if of_service {
+            path += &format!("/services/{SERVICE}");
+            value["address"] = format!("http://{address}").into();
+        }
+        let mut question = Question::post(&path, value.to_string());
+        question.method = hyper::Method::PUT;
+        question
+    })
+}
