@@ -525,6 +525,7 @@ impl CreateGrpc {
                 .clone()
                 .zip(self.rounds)
                 .map(|(interval, rounds)| PollInfo { interval, rounds }),
+            feedback: self.common.feedback(),
         }
     }
 }
@@ -809,11 +810,14 @@ mod tests {
             panic!("a create")
         };
         assert_eq!(json!(create.task())["feedback"], body["feedback"]);
+        let grpc = "--host a.example:1 --service s --method m";
+        let of_grpc = self::body(&format!("x create grpc {common} {grpc}"));
+        assert_eq!(of_grpc["feedback"], body["feedback"]);
         for more in ["--heartbeat 30s", "--deadline 1h --poll 1s --rounds 3"] {
-            let line = format!(
-                "x create http --project p --group g --in 1s --url http://a.example/ {more}"
-            );
-            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+            for of_type in ["http --url http://a.example/", &format!("grpc {grpc}")] {
+                let line = format!("x create {of_type} --project p --group g --in 1s {more}");
+                assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
+            }
         }
     }
 

@@ -8,6 +8,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use reqwest::header::{
     AUTHORIZATION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, USER_AGENT,
@@ -113,7 +115,8 @@ pub(super) fn prepare(
     }
 
     let body = Bytes::from_owner(Body(Arc::clone(task)));
-    let said = Said { task, id, polls: spec.poll().is_some(), now };
+    let is_grpc = matches!(over, Over::Grpc(_));
+    let said = Said { task, id, polls: spec.poll().is_some(), is_grpc, now };
     let (of_user, timeout) = match over {
         Over::Http(http) => (&http.headers, http.timeout),
         Over::Grpc(grpc) => (&grpc.headers, grpc.timeout),
@@ -243,6 +246,7 @@ struct Said<'a> {
     id: &'a str,
     /// Whether it is called again until the thing has happened.
     polls: bool,
+    is_grpc: bool,
     now: UnixMillis,
 }
 
@@ -279,9 +283,17 @@ impl Said<'_> {
         if let Some(TracedTurn { ticket, cursor }) = &self.task.traced {
             let unsent = |_| Refused::task("its ticket or cursor cannot be sent in a header");
             headers.insert("waterclock-ticket", HeaderValue::try_from(ticket).map_err(unsent)?);
-            if let Some(cursor) = cursor {
-                let cursor = HeaderValue::from_bytes(cursor.as_bytes()).map_err(unsent)?;
-                headers.insert("waterclock-cursor", cursor);
+            match cursor {
+                // Metadata of gRPC is ASCII, or binary: its libraries decode that by themselves.
+                Some(cursor) if self.is_grpc => {
+                    let cursor = HeaderValue::try_from(STANDARD.encode(cursor.as_bytes()));
+                    headers.insert("waterclock-cursor-bin", cursor.map_err(unsent)?);
+                }
+                Some(cursor) => {
+                    let cursor = HeaderValue::from_bytes(cursor.as_bytes()).map_err(unsent)?;
+                    headers.insert("waterclock-cursor", cursor);
+                }
+                None => {}
             }
         }
         let secret = service.and_then(|service| service.secret.as_deref());

@@ -223,6 +223,9 @@ pub struct GrpcTask {
     /// Asks again until the thing has happened.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub poll: Option<PollInfo>,
+    /// The task goes on after its call was answered with OK, until an executor reports. Not beside `poll`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub feedback: Option<FeedbackInfo>,
 }
 
 /// A request for one task, in a batch.

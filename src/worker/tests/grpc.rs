@@ -446,6 +446,27 @@ fn a_grpc_service_is_called_as_it_is_known_at_the_call() {
 }
 
 #[test]
+fn a_grpc_call_hands_a_task_with_feedback_over_and_says_no_more() {
+    let (server, worker) = (Server::start(), Worker::local());
+    let call = |method: &str, cursor: Option<&str>| {
+        let more = json!({"feedback": {"deadline": "1h"}});
+        let task = Arc::unwrap_or_clone(grpc_task(server.address, method, more, b"x"));
+        let traced = TracedTurn { ticket: "AAABmF-x_".to_owned(), cursor: cursor.map(Arc::from) };
+        worker.call(&Arc::new(Task { traced: Some(traced), ..task })).result.outcome
+    };
+    assert_eq!(call("Ok", None), Outcome::Accepted);
+    assert_eq!(call("Ok", Some("Zeile 7 \u{fc}")), Outcome::Accepted);
+    // What is not OK hands nothing over.
+    assert_eq!(call("S14", None), Outcome::Failed);
+    let calls = server.calls.lock().clone();
+    let headers = |name: &str| calls.iter().map(|call| call.header(name)).collect::<Vec<_>>();
+    assert_eq!(headers("waterclock-ticket"), [Some("AAABmF-x_"); 3]);
+    let cursor = STANDARD.encode("Zeile 7 \u{fc}");
+    assert_eq!(headers("waterclock-cursor-bin"), [None, Some(cursor.as_str()), None]);
+    assert_eq!(headers("waterclock-cursor"), [None; 3]);
+}
+
+#[test]
 fn a_body_in_json_is_encoded_by_what_the_target_says_of_itself() {
     for version in ["v1", "v1alpha"] {
         let (server, worker) = (Server::of_tonic(Some(version)), Worker::local());

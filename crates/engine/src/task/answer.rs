@@ -145,7 +145,10 @@ impl GrpcAnswer {
     pub fn outcome(self, grpc: &Grpc) -> Outcome {
         let polls = grpc.poll.is_some();
         match self {
-            Self::Status { status: GrpcStatus::OK, .. } => Outcome::Finished,
+            Self::Status { status: GrpcStatus::OK, .. } => match grpc.feedback {
+                Some(_) => Outcome::Accepted,
+                None => Outcome::Finished,
+            },
             Self::Status { status: GrpcStatus::FAILED_PRECONDITION, .. }
             | Self::Status { status: GrpcStatus::UNAVAILABLE, has_retry_info: true }
                 if polls =>
@@ -185,7 +188,8 @@ mod tests {
 
     #[test]
     fn each_status_of_grpc_means_one_thing() {
-        use Outcome::{Failed, Finished, NotYet};
+        use Outcome::{Accepted, Failed, Finished, NotYet};
+        let reported = grpc(r#","feedback":{"deadline":"1h"}"#);
         let (plain, polls) = (grpc(""), grpc(r#","poll":{"interval":"1s","rounds":3}"#));
         for code in -1..=17 {
             let status = GrpcStatus::of_code(code);
@@ -199,6 +203,8 @@ mod tests {
                 };
                 let got = [&plain, &polls].map(|grpc| answer.outcome(grpc));
                 assert_eq!(got, [outcome, polled], "{answer:?}");
+                let taken = if code == 0 { Accepted } else { Failed };
+                assert_eq!(answer.outcome(&reported), taken, "{answer:?}");
                 assert_eq!(answer.is_away(&plain), code == 14, "{answer:?}");
                 assert_eq!(answer.is_away(&polls), code == 14 && !has_retry_info, "{answer:?}");
             }

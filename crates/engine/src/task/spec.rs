@@ -212,8 +212,18 @@ pub(super) const HTTP_FIELDS: [&str; 9] =
 /// Those of Kafka tasks besides.
 pub(super) const KAFKA_FIELDS: [&str; 4] = ["topic", "partition", "key_b64", "feedback"];
 /// Those of gRPC tasks besides.
-pub(super) const GRPC_FIELDS: [&str; 9] =
-    ["named_service", "host", "tls", "service", "method", "format", "headers", "timeout", "poll"];
+pub(super) const GRPC_FIELDS: [&str; 10] = [
+    "named_service",
+    "host",
+    "tls",
+    "service",
+    "method",
+    "format",
+    "headers",
+    "timeout",
+    "poll",
+    "feedback",
+];
 /// Types that come in later releases.
 const LATER: [&str; 2] = ["run", "schedule"];
 
@@ -357,7 +367,7 @@ impl Spec {
         match &self.kind {
             Kind::Http(http) => http.feedback,
             Kind::Kafka(kafka) => kafka.feedback,
-            Kind::Grpc(_) => None,
+            Kind::Grpc(grpc) => grpc.feedback,
         }
     }
 
@@ -399,6 +409,7 @@ impl Spec {
             poll: self
                 .poll()
                 .map(|poll| WirePoll { interval: Length(poll.interval), rounds: poll.rounds }),
+            feedback: self.feedback().map(WireFeedback::of),
             on_result: self.on_result.as_ref().map(|to| match to {
                 OnResult::Topic(topic) => WireOnResult::Topic(topic),
                 OnResult::Service(service) => WireOnResult::Service(service),
@@ -419,13 +430,11 @@ impl Spec {
                 wire.headers = &http.headers;
                 wire.timeout = http.timeout.map(Length);
                 wire.expect = Some(http.expect.to_string());
-                wire.feedback = http.feedback.map(WireFeedback::of);
             }
             Kind::Kafka(kafka) => {
                 wire.topic = Some(&kafka.topic);
                 wire.partition = kafka.partition;
                 wire.key_b64 = kafka.key.as_deref().map(base64);
-                wire.feedback = kafka.feedback.map(WireFeedback::of);
             }
             Kind::Grpc(grpc) => {
                 if let GrpcAddress::Service(name) = &grpc.address {
@@ -559,11 +568,7 @@ fn read_http(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Http> {
     let headers = read_headers(fields, wrongs);
     let timeout = fields.read("timeout", wrongs, |value| length(value, Millis(1)..=TIMEOUT_MAX));
     let expect = fields.read("expect", wrongs, expect::read);
-    let poll = fields.inside("poll", wrongs).and_then(|inside| read_poll(&inside, wrongs));
-    let feedback = read_feedback(fields, wrongs);
-    if feedback.is_some() && fields.has("poll") {
-        wrongs.add(fields.at("feedback"), "is there beside poll; want at most one of them");
-    }
+    let (poll, feedback) = read_what_follows(fields, wrongs);
     let address = match (service, url) {
         (Some(name), _) => Address::Service { name, path },
         (None, Some(url)) => Address::Url(url),
@@ -588,6 +593,16 @@ fn read_kafka(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Kafka> {
     let feedback = read_feedback(fields, wrongs);
     let partition = partition.map(|partition| partition as i32);
     Some(Kafka { topic: topic?, partition, key, feedback })
+}
+
+/// What follows a call that was answered: it is made again until the thing has happened, or somebody reports.
+fn read_what_follows(fields: &Fields<'_>, wrongs: &mut Wrongs) -> (Option<Poll>, Option<Feedback>) {
+    let poll = fields.inside("poll", wrongs).and_then(|inside| read_poll(&inside, wrongs));
+    let feedback = read_feedback(fields, wrongs);
+    if feedback.is_some() && fields.has("poll") {
+        wrongs.add(fields.at("feedback"), "is there beside poll; want at most one of them");
+    }
+    (poll, feedback)
 }
 
 fn read_feedback(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Feedback> {

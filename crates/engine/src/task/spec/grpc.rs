@@ -9,7 +9,7 @@ use url::{Position, Url};
 
 use super::super::super::Millis;
 use super::super::fields::{Fields, Wrongs, item, length, shown, text, wanted};
-use super::{Poll, TIMEOUT_MAX, address, name, read_headers, read_poll};
+use super::{Feedback, Poll, TIMEOUT_MAX, address, name, read_headers, read_what_follows};
 
 /// Longest host with its port, in bytes.
 pub const HOST_MAX: usize = 261;
@@ -31,8 +31,10 @@ pub struct Grpc {
     pub headers: Vec<(String, String)>,
     /// How long the call may take; `None`: the named service's time, or waterclock's default.
     pub timeout: Option<Millis>,
-    /// Present: the call is made again until the thing has happened.
+    /// Present: the call is made again until the thing has happened. Not beside `feedback`.
     pub poll: Option<Poll>,
+    /// Present: the task goes on after its call was answered with OK, until an executor reports.
+    pub feedback: Option<Feedback>,
 }
 
 /// Who is called over gRPC.
@@ -121,14 +123,15 @@ pub(super) fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Grpc> {
         }
     }
     let timeout = fields.read("timeout", wrongs, |value| length(value, Millis(1)..=TIMEOUT_MAX));
-    let poll = fields.inside("poll", wrongs).and_then(|inside| read_poll(&inside, wrongs));
+    let (poll, feedback) = read_what_follows(fields, wrongs);
     let address = match (named, host) {
         (Some(named), _) => GrpcAddress::Service(named),
         (None, Some(host)) => GrpcAddress::Host(host),
         (None, None) => return None,
     };
     let format = format.unwrap_or_default();
-    Some(Grpc { address, service: service?, method: method?, format, headers, timeout, poll })
+    let (service, method) = (service?, method?);
+    Some(Grpc { address, service, method, format, headers, timeout, poll, feedback })
 }
 
 /// Reads a host with its port.

@@ -515,8 +515,8 @@ fn any_grpc() -> impl Strategy<Value = Grpc> {
     let headers = proptest::collection::vec(("x-[a-zA-Z0-9_.]{1,20}(-bin)?", "[ -~]{0,50}"), 0..5);
     let timeout = proptest::option::of((1..=TIMEOUT_MAX.0).prop_map(Millis));
     let poll = proptest::option::of((1_000..=86_400_000u64, 1..=ROUNDS_MAX));
-    (address, names, any::<bool>(), headers, timeout, poll).prop_map(
-        |(address, (service, method), is_json, headers, timeout, poll)| Grpc {
+    (address, names, any::<bool>(), headers, timeout, poll, any_feedback()).prop_map(
+        |(address, (service, method), is_json, headers, timeout, poll, feedback)| Grpc {
             address,
             service,
             method,
@@ -526,7 +526,10 @@ fn any_grpc() -> impl Strategy<Value = Grpc> {
                 .filter(|(name, _)| !name.to_lowercase().starts_with("x-forwarded-"))
                 .collect(),
             timeout,
-            poll: poll.map(|(interval, rounds)| Poll { interval: Millis(interval), rounds }),
+            poll: poll
+                .filter(|_| feedback.is_none())
+                .map(|(interval, rounds)| Poll { interval: Millis(interval), rounds }),
+            feedback,
         },
     )
 }
@@ -629,8 +632,8 @@ fn every_wrong_field_of_a_grpc_task_is_named() {
     let at: Vec<_> = wrongs.iter().map(|wrong| wrong.split(' ').next().unwrap()).collect();
     #[rustfmt::skip]
     let want = [
-        "feedback", "url", "named_service", "tls", "host", "host", "service", "method", "format", "headers[0]", "headers[1]",
-        "headers[2]", "timeout", "poll.interval", "poll.rounds",
+        "url", "named_service", "tls", "host", "host", "service", "method", "format", "headers[0]", "headers[1]",
+        "headers[2]", "timeout", "poll.interval", "poll.rounds", "feedback",
     ];
     assert_eq!(at, want, "{wrongs:?}");
     assert!(!wrongs.iter().any(|wrong| wrong.contains('ä')), "{wrongs:?}");
@@ -692,4 +695,6 @@ fn a_task_reports_or_is_asked_and_not_both() {
     assert!(spec.to_json().ends_with(r#""feedback":{"deadline":60}}"#), "{}", spec.to_json());
     let both = of(r#","poll":{"interval":1,"rounds":1},"feedback":{"deadline":60}"#).unwrap_err();
     assert_eq!(both, ["feedback is there beside poll; want at most one of them"]);
+    let grpc = r#"{"type":"grpc","project":"p","group":"g","host":"a:1","service":"s","method":"m","feedback":{"deadline":60}}"#;
+    assert_eq!(parse(grpc).unwrap().feedback(), Some(want));
 }
