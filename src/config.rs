@@ -141,7 +141,8 @@ pub struct Config {
     pub history: Millis,
 
     /// Timers that this process remembers, at most: pending ones, and cancelled or replaced ones of which a record may
-    /// still come up. Each takes 85 to 145 bytes of memory in that table (some 300 with all else that a process keeps of it). What is one too many is a dead letter (`too_many_timers`).
+    /// still come up. Each takes 85 to 145 bytes of memory in that table (some 300 with all else that a process keeps of it). What is one too many is a dead letter (`too_many_timers`). A project may have
+    /// three times as many pending tasks as there are free places: so one that leaves its tasks pending takes three quarters at most, and others go on.
     ///
     /// Default: `1000000`. Range: 1000 to 100000000.
     #[serde(deserialize_with = "text::one")]

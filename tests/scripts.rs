@@ -9,8 +9,8 @@ use regex::Regex;
 use serde_json::Value;
 
 /// What every script may take for granted, beside bash.
-const TOOLS: [&str; 32] = [
-    "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "dirname", "env", "find", "grep",
+const TOOLS: [&str; 33] = [
+    "awk", "basename", "bash", "cat", "chmod", "cp", "cut", "df", "dirname", "env", "find", "grep",
     "head", "id", "ls", "mkdir", "mktemp", "mv", "nproc", "readlink", "rm", "sed", "sh", "sleep",
     "sort", "tail", "tee", "touch", "tr", "uname", "uniq", "wc", "xargs",
 ];

@@ -335,7 +335,7 @@ struct CreateGrpc {
     #[arg(long, value_name = "DURATION", value_parser = length)]
     timeout: Option<Length>,
     /// Asks again after this interval while the answer is FAILED_PRECONDITION, or UNAVAILABLE with RetryInfo
-    #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds")]
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds", conflicts_with = "deadline")]
     poll: Option<Length>,
     /// How often it asks, at most; the first time counts
     #[arg(long, value_name = "N", requires = "poll")]

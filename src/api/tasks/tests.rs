@@ -710,6 +710,7 @@ async fn a_grpc_task_names_a_host_that_may_be_called_or_a_service_of_its_protoco
         task.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         task
     };
+    let soon = json!({"deadline": "1h", "heartbeat": "5s"});
     #[rustfmt::skip]
     let cases = [
         ("grpc", rpc(json!({"host": "b.example:50051"})),             201, ""),
@@ -720,7 +721,9 @@ async fn a_grpc_task_names_a_host_that_may_be_called_or_a_service_of_its_protoco
         ("grpc", rpc(json!({"named_service": "web"})),                422, "named_service"),
         ("grpc", rpc(json!({"host": "169.254.169.254:50051"})),       422, "host"),
         ("grpc", rpc(json!({"host": "b.example"})),                   422, "host"),
-        ("grpc", rpc(json!({"host": "b.example:1", "feedback": {}})), 422, "feedback"),
+        ("grpc", rpc(json!({"host": "b.example:1", "feedback": {}})),                              422, "feedback.deadline"),
+        ("grpc", rpc(json!({"host": "b.example:1", "feedback": soon})),                            201, ""),
+        ("grpc", rpc(json!({"host": "b.example:1", "feedback": soon, "poll": {"interval": 1, "rounds": 2}})), 422, "feedback"),
         ("http", json!({"project": "shop", "group": "o", "delay": 5, "service": "rpc"}), 422, "service"),
     ];
     for (of, task, status, at) in cases {
