@@ -202,6 +202,7 @@ fn a_grpc_task_calls_a_service_of_tonic_by_its_reflection() {
     let bytes = create(&rpc(json!({"format": "protobuf"})));
     let unknown = create(&rpc(json!({"body": {"service": "nobody"}})));
     let wrong = create(&rpc(json!({"body": {"servise": ""}, "retry": {"count": 0}})));
+    let handed = create(&rpc(json!({"feedback": {"deadline": "8s"}, "retry": {"count": 0}})));
 
     let task = api.end_of(&healthy);
     let last = &task["last"];
@@ -220,8 +221,20 @@ fn a_grpc_task_calls_a_service_of_tonic_by_its_reflection() {
     let error = task["last"]["error"].as_str().expect("an error");
     assert!(error.starts_with("body_mismatch: ") && error.contains("servise"), "{error}");
 
+    // OK hands it over, and nobody reports: by the deadline, which counts from the answer, it has failed.
+    let task = api.end_of(&handed);
+    let last = &task["last"];
+    assert_eq!(
+        (&task["task_status"], &last["error"].as_str().map(|error| &error[..7])),
+        (&json!("failed"), &Some("timeout")),
+        "{task}"
+    );
+    let took =
+        last["ended"].as_u64().expect("a time") - task["trigger_at"].as_u64().expect("a time");
+    assert!(took >= 8_000, "{task}");
+
     let listed = api.list("project=shop&type=grpc");
-    assert_eq!(listed.len(), 4, "{listed:?}");
+    assert_eq!(listed.len(), 5, "{listed:?}");
     assert!(api.list("project=shop&type=http").is_empty());
     process.stop_well();
 }
