@@ -133,6 +133,10 @@ impl Problem {
         if let Some(at) = &self.0.at {
             all.insert("at".to_owned(), json!(at));
         }
+        // One of a batch has no header of its own to say so.
+        if let Some(seconds) = self.0.retry_s {
+            all.insert("retry_after".to_owned(), json!(seconds));
+        }
         Value::Object(all)
     }
 }

@@ -118,6 +118,8 @@ pub struct Problem {
     pub at: Option<String>,
     /// Every field that is wrong, where there may be several.
     pub errors: Vec<WrongField>,
+    /// After how many seconds the request may be sent again.
+    pub(crate) retry_after: Option<u32>,
 }
 
 /// A field of a request that is wrong.

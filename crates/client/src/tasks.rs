@@ -245,7 +245,10 @@ impl Tasks {
                 let CreatedAll { tasks: each } = read(&answer)?;
                 for (at, each) in batch.iter().zip(each) {
                     let each = each.outcome(&url, tasks[*at].has_request_id());
-                    if matches!(each, Err(Error::Busy { .. })) {
+                    // One that has to wait for longer than there is time does not keep the others waiting.
+                    if let Err(Error::Busy { retry_after, .. }) = &each
+                        && Instant::now() + *retry_after < until
+                    {
                         passing.push(*at);
                     }
                     all[*at] = Some(each);
@@ -489,7 +492,7 @@ fn is_undone(status: StatusCode, code: Option<&str>) -> bool {
 }
 
 fn refused(url: String, status: u16, problem: Problem) -> Error {
-    let Problem { code, detail, errors, at } = problem;
+    let Problem { code, detail, errors, at, .. } = problem;
     let detail = detail.unwrap_or_default();
     if status == 409 && code == "stale" {
         return Error::Stale { detail };
@@ -572,7 +575,9 @@ impl CreatedEach {
                 if is_undone(of, code.as_deref())
                     || of == StatusCode::SERVICE_UNAVAILABLE && repeats =>
             {
-                Err(Error::Busy { url, code, retry_after: PAUSE_MAX / 5, source: None })
+                let asked = problem.retry_after.map(|seconds| Duration::from_secs(seconds.into()));
+                let retry_after = asked.unwrap_or(PAUSE_MAX / 5);
+                Err(Error::Busy { url, code, retry_after, source: None })
             }
             Ok(StatusCode::SERVICE_UNAVAILABLE) => Err(Error::Unknown { url, code, source: None }),
             _ => Err(refused(url, status, problem)),

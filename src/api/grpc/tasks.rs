@@ -87,6 +87,7 @@ fn batch_created(of: Result<Created, Problem>) -> v1::BatchCreated {
                 code: problem.code().to_owned(),
                 detail: problem.detail().to_owned(),
                 errors: errors.collect(),
+                retry_after: problem.retry_s(),
             };
             v1::BatchCreated { problem: Some(problem), ..v1::BatchCreated::default() }
         }

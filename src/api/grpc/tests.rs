@@ -319,6 +319,7 @@ async fn what_is_wrong_is_named_as_the_messages_have_it_and_nothing_is_created()
         let problem = told[1].problem.clone().expect(why);
         assert_eq!(problem.grpc_code, Code::InvalidArgument as i32, "{why}");
         assert_eq!(problem.errors.len(), want.len(), "{why}: {problem:?}");
+        assert_eq!(problem.retry_after, None, "{why}: to wait does not help");
         assert_eq!(api.world().submitted.drain(..).count(), 1, "{why}");
     }
     let name = v1::Header { name: "x-delay".to_owned(), content: None };
@@ -420,6 +421,12 @@ async fn a_status_says_why_and_when_to_come_again() {
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
     let later = status.get_details_retry_info().and_then(|info| info.retry_delay);
     assert!(later.is_some_and(|later| later.as_secs() > 900), "{later:?}");
+    let batch = vec![new(new_task::Task::Http(call()))];
+    let batch = v1::BatchCreateTasksRequest { tasks: batch };
+    let told = tasks(&api, "writer").batch_create_tasks(batch).await.expect("told").into_inner();
+    let problem = told.tasks[0].problem.clone().expect("too many");
+    assert_eq!(problem.code, "over_create_rate");
+    assert!(problem.retry_after.is_some_and(|seconds| seconds > 900), "{problem:?}");
 }
 
 #[tokio::test]

@@ -101,8 +101,7 @@ pub(in crate::api) async fn grpc(
     path = "/v1/tasks:batchCreate", tag = "tasks", operation_id = "batchCreateTasks",
     request_body = model::TaskBatch,
     responses(
-        (status = 200, description = "What became of each, in order", body = CreatedBatch),
-        (status = 429, description = "The project has created, or has, as many tasks as it may; Retry-After says when to come back", body = model::Problem),
+        (status = 200, description = "What became of each, in order; those of a project that has created, or has, as many tasks as it may have the status 429", body = CreatedBatch),
         (status = "4XX", description = "Nothing was created", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
     ),

@@ -300,6 +300,9 @@ pub struct Problem {
     /// Every field that is wrong.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub errors: Vec<WrongField>,
+    /// After how many seconds the request may be sent again, if that helps.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after: Option<u32>,
 }
 
 /// A field that is wrong.

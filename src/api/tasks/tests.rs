@@ -963,10 +963,17 @@ async fn creates_over_the_rate_of_a_project_are_told_when_to_come_back() {
         .filter_map(|of| of["status"].as_u64())
         .collect();
     assert_eq!(statuses, [201, 429, 201], "what was refused has cost nothing: {told:?}");
+    let in_batch = &told.json["tasks"][1]["problem"];
+    assert_eq!(in_batch["code"], "over_create_rate");
+    let seconds = in_batch["retry_after"].as_u64().expect("it says when");
+    assert!((90..=100).contains(&seconds), "{in_batch}");
     let told = api.ask("", "POST", "/v1/tasks/http", &one).await;
     assert_eq!((told.status, told.code()), (429, "over_create_rate"));
     let seconds: u64 = told.headers[header::RETRY_AFTER].to_str().unwrap().parse().unwrap();
     assert!((90..=100).contains(&seconds), "{seconds}");
+    assert_eq!(told.json["retry_after"], seconds);
+    let told = api.ask("", "POST", "/v1/tasks/http", &wrong).await;
+    assert!(told.json.get("retry_after").is_none(), "to wait does not help: {told:?}");
     assert_eq!(api.world().submitted.len(), 3);
 }
 

@@ -277,6 +277,10 @@ fn each_of_a_batch_has_its_own_answer_and_only_what_passes_goes_again() {
             (_, Some("wrong")) => {
                 json!({ "status": 422, "problem": { "code": "wrong_fields", "detail": "no" } })
             }
+            (_, Some("over")) => json!({
+                "status": 429,
+                "problem": { "code": "over_create_rate", "detail": "full", "retry_after": 1_000 },
+            }),
             (0, Some("slow")) | (_, None) => {
                 json!({ "status": 503, "problem": { "code": "lane_moving", "detail": "later" } })
             }
@@ -286,16 +290,18 @@ fn each_of_a_batch_has_its_own_answer_and_only_what_passes_goes_again() {
     };
     block_on(async {
         let instance = Instance::start(answer);
-        let ids = [Some("fine"), Some("slow"), Some("wrong"), None];
+        let ids = [Some("fine"), Some("slow"), Some("wrong"), None, Some("over")];
         let tasks: Vec<NewTask> = ids.iter().map(|id| http(*id).into()).collect();
         let told = instance.tasks(LONG).create_all(&tasks).await.expect("answered");
         let ids: Vec<_> = told.iter().flatten().map(|created| &*created.task_id).collect();
         assert_eq!(ids, ["fine", "slow"], "{told:?}");
         assert!(matches!(&told[2], Err(Error::Refused { status: 422, .. })), "{told:?}");
         assert!(matches!(&told[3], Err(Error::Unknown { .. })), "{told:?}");
+        let Err(Error::Busy { retry_after, .. }) = &told[4] else { panic!("{told:?}") };
+        assert_eq!(retry_after.as_secs(), 1_000);
         let asked = instance.asked();
         let sizes = asked.iter().map(|asked| asked.body["tasks"].as_array().map_or(0, Vec::len));
-        assert_eq!(sizes.collect::<Vec<_>>(), [4, 1]);
+        assert_eq!(sizes.collect::<Vec<_>>(), [5, 1]);
         assert_eq!(asked[1].body["tasks"][0]["type"], "http");
 
         // As many and as large as an instance takes.

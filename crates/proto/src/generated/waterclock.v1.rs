@@ -264,6 +264,9 @@ pub struct Problem {
     /// Every field that is wrong.
     #[prost(message, repeated, tag = "4")]
     pub errors: ::prost::alloc::vec::Vec<WrongField>,
+    /// After how many seconds the request may be sent again, if that helps.
+    #[prost(uint32, optional, tag = "5")]
+    pub retry_after: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WrongField {
