@@ -14,7 +14,7 @@ use std::sync::Arc;
 use waterclock::engine::{Arrival, Offset, timers};
 
 pub use cluster::COORDINATOR;
-pub use tasks::{Called, Report, Tasks, plain_value, stop_of};
+pub use tasks::{Called, CancelTold, Report, Tasks, plain_value, stop_of};
 
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;

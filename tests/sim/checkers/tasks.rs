@@ -9,13 +9,14 @@ mod retries;
 use std::collections::BTreeSet;
 
 use waterclock::engine::header::{self, Code};
+use waterclock::engine::messages::Outcome as AnswerOutcome;
 use waterclock::engine::state::State;
 use waterclock::engine::task::result::{Outcome, TaskResult};
-use waterclock::engine::timers::{Timer, TimerState, Version};
+use waterclock::engine::timers::{Progress, Timer, TimerState, Version};
 
 use super::{Found, is_unborn};
 use crate::broker::{EPOCH_MS, Place};
-use crate::world::{Called, World};
+use crate::world::{Called, CancelTold, World};
 
 /// So many turns in doubt are a failed attempt.
 const DOUBTS: usize = 5;
@@ -25,11 +26,8 @@ pub fn check(world: &World, found: &mut Found) {
         let Some(seen) = world.tasks.seen.get(&task) else { continue };
         one_task(world, task, seen, found);
     }
-    for task in &world.tasks.cancelled {
-        let state = world.task_now(*task).map(|timer| timer.state);
-        if state != Some(TimerState::Cancelled) {
-            found.push(("one end", format!("task {task} was said to be cancelled, and {state:?}")));
-        }
+    for told in &world.tasks.cancels_told {
+        cancel_told(world, told, found);
     }
     everything_ends(world, found);
     interruptions(world, found);
@@ -43,6 +41,39 @@ pub fn check(world: &World, found: &mut Found) {
 pub fn met(world: &World) -> Vec<&'static str> {
     let ends = world.tasks.seen.keys().filter_map(|task| world.task_now(*task)?.code);
     ends.map(Code::as_str).collect()
+}
+
+/// How a task has ended, as a cancel of it is answered: `cancelled`, `stopped`, `finished`, `failed`.
+fn end_of(timer: &Timer) -> Option<(TimerState, bool)> {
+    let is_stopped = timer.state == TimerState::Cancelled && timer.task.is_some_and(|of| of.begun);
+    timer.state.is_final().then_some((timer.state, is_stopped))
+}
+
+/// A final answer to a cancel is how its task has ended, and stays so.
+fn cancel_told(world: &World, told: &CancelTold, found: &mut Found) {
+    let CancelTold { task, outcome, seen: by_then } = *told;
+    if outcome == AnswerOutcome::Cancelled {
+        let state = world.task_now(task).map(|timer| timer.state);
+        if state != Some(TimerState::Cancelled) {
+            found.push(("one end", format!("task {task} was said to be cancelled, and {state:?}")));
+        }
+    }
+    let Some(seen) = world.tasks.seen.get(&task) else { return };
+    let is_final = |timer: &&Timer| timer.state.is_final();
+    let mut since = seen.iter().map(|(_, timer)| timer).skip(by_then.saturating_sub(1));
+    let answer = match outcome {
+        AnswerOutcome::Absent => since.next().filter(is_final),
+        AnswerOutcome::Cancelled => since.find(is_final),
+        // It was pending, and who asked waits for its end. What was known may be the end of the version before.
+        AnswerOutcome::Underway => since.skip(1).find(is_final),
+        _ => None,
+    };
+    let Some(answer) = answer else { return };
+    let last = seen.iter().map(|(_, of)| of).rfind(|of| of.version == answer.version);
+    if last.and_then(end_of) != end_of(answer) {
+        let what = format!("a cancel was answered with {answer:?}, and it became {last:?}");
+        found.push(("one end", format!("task {task}: {what}")));
+    }
 }
 
 fn everything_ends(world: &World, found: &mut Found) {
@@ -97,6 +128,14 @@ fn one_life(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
     }
     if was_cancelled && draft.cancels.is_empty() {
         found.push(("one end", format!("nobody has cancelled task {task}")));
+    }
+    // A cancel went after it to its worker: whatever that turn comes to, none follows.
+    let cancelling = seen.iter().filter_map(|(_, of)| of.task).find(|of| of.cancelling);
+    if let Some(Progress { turn, .. }) = cancelling
+        && let Some(later) = calls.iter().find(|call| call.turn > turn)
+    {
+        let what = format!("task {task} was being cancelled in turn {turn}: {later:?}");
+        found.push(("cancelled means never", what));
     }
     let has_feedback = draft.spec.feedback().is_some();
     if has_feedback {

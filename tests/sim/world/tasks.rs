@@ -59,6 +59,14 @@ pub struct Called {
     pub traced: Option<TracedTurn>,
 }
 
+/// What a lane has said of a cancel of a task.
+pub struct CancelTold {
+    pub task: usize,
+    pub outcome: Outcome,
+    /// How many changes of the task users had seen by then.
+    pub seen: usize,
+}
+
 /// All that is known of tasks in a world.
 #[derive(Default)]
 pub struct Tasks {
@@ -93,8 +101,8 @@ pub struct Tasks {
     /// Retries by hand, in the order in which they were written.
     pub retries: Vec<Retry>,
     pub executors: Executors,
-    /// Of whose cancel users heard that it is done.
-    pub cancelled: Vec<usize>,
+    /// What the lanes have said of cancels.
+    pub cancels_told: Vec<CancelTold>,
     /// When the last task is due, and faults of users are over.
     pub ends: Time,
     is_quiet: bool,
@@ -391,10 +399,12 @@ impl World {
             return;
         }
         self.count("cancels of tasks answered");
-        if let (Outcome::Cancelled, Some(task)) =
-            (answer.outcome, self.tasks.of.get(&answer.timer_id))
-        {
-            self.tasks.cancelled.push(*task);
+        if let Some(&task) = self.tasks.of.get(&answer.timer_id) {
+            // Who asked looks there now.
+            self.follow_tasks();
+            let seen = self.tasks.seen.get(&task).map_or(0, Vec::len);
+            let outcome = answer.outcome;
+            self.tasks.cancels_told.push(CancelTold { task, outcome, seen });
         }
     }
 
