@@ -475,6 +475,7 @@ impl Stage<'_, '_> {
             raw.push(self.run("call the stub", asked)?.per_second());
         }
         let volley = self.volley(service, count, created, 1)?;
+        self.cases.settle(service)?;
         let us = volley.last_us.max(1);
         Ok(Calls {
             created_before_due_ms: volley.created_before_due_ms,
@@ -514,7 +515,6 @@ impl Stage<'_, '_> {
         let cpu = service.cpu().since(&before);
         let calls = self.stub.take();
         let tally = self.tally(&calls, count);
-        self.cases.settle(service)?;
         Ok(Volley {
             created_before_due_ms,
             last_us: tally.last_us.saturating_sub(due.0 * 1_000),
