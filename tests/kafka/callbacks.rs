@@ -19,16 +19,16 @@ use crate::support::{Fixture, Mode, Process, ask, eventually, now_ms, waterclock
 const KEY: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
 
 /// A line that the shop's service printed, and when it was read.
-type Line = (u64, String);
+pub type Line = (u64, String);
 
-/// The shop's service, running.
-struct Service {
+/// The shop's service, or another program that runs on; killed when it is dropped.
+pub struct Service {
     child: Child,
-    lines: Arc<Mutex<Vec<Line>>>,
+    pub lines: Arc<Mutex<Vec<Line>>>,
 }
 
 impl Service {
-    fn start(mut command: Command) -> Self {
+    pub fn start(mut command: Command) -> Self {
         let command = command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("it starts");
         let output = BufReader::new(child.stdout.take().expect("piped"));
@@ -44,7 +44,7 @@ impl Service {
 
     /// When it printed this line, once it has.
     #[track_caller]
-    fn said(&self, line: &str) -> u64 {
+    pub fn said(&self, line: &str) -> u64 {
         let mut at = 0;
         eventually(line, || {
             let lines = self.lines.lock();

@@ -72,7 +72,12 @@ impl Client {
 
     /// The client of this crate: it finds the instance to ask through Kafka.
     pub fn rust(fixture: &Fixture, process: &Process) -> Self {
-        let program = example("cookbook").display().to_string();
+        Self::rust_example(fixture, process, "cookbook")
+    }
+
+    /// The same, another program.
+    pub fn rust_example(fixture: &Fixture, process: &Process, name: &str) -> Self {
+        let program = example(name).display().to_string();
         let mut client = Self::new(fixture, process, vec![program]);
         client.environment.retain(|(name, _)| *name == "BROKERS");
         client.environment.push(("NAMESPACE", fixture.namespace().to_owned()));

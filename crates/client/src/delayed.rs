@@ -73,6 +73,13 @@ impl Delayed {
         self
     }
 
+    /// This header of yours, in the place of all that have its name: of a consumed record, say, which has them from before.
+    pub fn replace_header(mut self, name: impl Into<Vec<u8>>, value: impl Into<Vec<u8>>) -> Self {
+        let name = name.into();
+        self.headers.retain(|(known, _)| *known != name);
+        self.header(name, value)
+    }
+
     /// One more header of yours; its value may be null.
     pub(super) fn header_or_null(mut self, name: &[u8], value: Option<&[u8]>) -> Self {
         self.headers.push((name.to_vec(), value.map(<[u8]>::to_vec)));

@@ -63,6 +63,22 @@ fn what_the_contract_refuses_has_its_code() {
 }
 
 #[test]
+fn a_header_that_is_replaced_stands_once_and_the_others_stay() {
+    let pairs: Pairs<'_> = &[("attempt", Some("1")), ("a", None), ("attempt", None)];
+    let pairs = pairs.iter().map(|(name, value)| (name.as_bytes(), value.map(str::as_bytes)));
+    let message = Message::new("orders", 4, None, None, pairs);
+    let delayed = message.delayed().after(Duration::from_secs(1)).replace_header("attempt", "2");
+    let record = delayed.record(TimerAction::Create, true).expect("in order");
+    let want: Pairs<'_> = &[
+        ("x-delay-target", Some("orders")),
+        ("x-delay-partition", Some("4")),
+        ("a", None),
+        ("attempt", Some("2")),
+    ];
+    assert!(same(&record, want), "{:?}", headers(&record));
+}
+
+#[test]
 fn only_a_plain_delay_without_an_id_may_go_to_a_tier() {
     let to = || Delayed::to("orders");
     let minute = Duration::from_secs(60);
