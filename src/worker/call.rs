@@ -212,6 +212,7 @@ fn failure(error: &reqwest::Error) -> (Answer, String) {
     if !error.is_connect() {
         return (Answer::Broken, format!("call_broken: {why}"));
     }
+    let why = chain().find_map(of_tls).unwrap_or(why);
     // TLS tells its own errors as some other error of a connection.
     let is_of_network = |cause: &(dyn StdError + 'static)| {
         cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() != io::ErrorKind::Other)
@@ -224,6 +225,13 @@ fn failure(error: &reqwest::Error) -> (Answer, String) {
             if why.contains("wrong version number") { "no TLS is spoken there: " } else { "" };
         (Answer::Broken, format!("connection_failed: {hint}{why}"))
     }
+}
+
+/// What TLS says: with what is wrong with a certificate, which the innermost error leaves out.
+fn of_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
+    let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let wrapped = wrapped.and_then(|inner| inner.downcast_ref::<native_tls::Error>());
+    cause.downcast_ref().or(wrapped).map(native_tls::Error::to_string)
 }
 
 /// How long the other side asks to be left alone: a number of seconds, or a date.

@@ -36,8 +36,12 @@ fn authority(name: &str, of: Option<&Issuer>) -> Issuer {
 
 /// The key and the certificate of a name.
 fn signed(name: &str, by: &Issuer) -> [String; 2] {
+    signed_as(&params(name), by)
+}
+
+fn signed_as(params: &CertificateParams, by: &Issuer) -> [String; 2] {
     let key = KeyPair::generate().unwrap();
-    [key.serialize_pem(), params(name).signed_by(&key, by).unwrap().pem()]
+    [key.serialize_pem(), params.signed_by(&key, by).unwrap().pem()]
 }
 
 /// A client certificate as a secret holds it.
@@ -212,6 +216,84 @@ fn child_calls_over_grpc() {
     let end = worker.call(&Arc::new(task(spec, b"")));
     assert_eq!(seen(&end).2, "connection_failed", "its name is another one: {end:?}");
     assert!(names.lock().is_empty());
+}
+
+/// The port of a server with this key and certificate, which asks clients for none; and how many have sent it something.
+fn server_with([key, certificate]: [String; 2]) -> (u16, Arc<Mutex<usize>>) {
+    let identity = native_tls::Identity::from_pkcs8(certificate.as_bytes(), key.as_bytes());
+    let acceptor = native_tls::TlsAcceptor::new(identity.unwrap()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let asked = Arc::<Mutex<usize>>::default();
+    let log = Arc::clone(&asked);
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            // Those who do not trust it have gone.
+            let Ok(mut stream) = acceptor.accept(stream.unwrap()) else { continue };
+            if stream.read(&mut [0; 1_024]).is_ok_and(|bytes| bytes > 0) {
+                *log.lock() += 1;
+                let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+                let _ = stream.write_all(answer);
+            }
+        }
+    });
+    (port, asked)
+}
+
+/// The port of a server that does not speak TLS.
+fn plain_server() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            // It takes what comes for a request that it does not understand.
+            if stream.read(&mut [0; 1_024]).is_ok_and(|bytes| bytes > 0) {
+                let answer = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
+                // The other side goes when it likes.
+                let _ = stream.write_all(answer);
+            }
+        }
+    });
+    port
+}
+
+#[test]
+fn a_call_over_bad_tls_is_a_failed_attempt_that_says_why() {
+    of_its_own_process("child_calls_over_bad_tls");
+}
+
+#[test]
+#[ignore = "a child of the test above"]
+fn child_calls_over_bad_tls() {
+    let root = authority("root", None);
+    std::fs::write(std::env::var_os(TRUSTED).expect("run by another test"), root.pem()).unwrap();
+    let worker = Worker::start(settings(&LOCAL));
+    let mut expired = params("server");
+    expired.not_before = rcgen::date_time_ymd(2020, 1, 1);
+    expired.not_after = rcgen::date_time_ymd(2021, 1, 1);
+    let of_another = CertificateParams::new(["other.example".to_owned()]).unwrap();
+    let call = |port: u16| {
+        let url = format!("https://loopback.example:{port}/");
+        worker.call(&Arc::new(task(json!({"url": url}), b"")))
+    };
+    let (trusted, asked) = server_with(signed("server", &root));
+    let end = call(trusted);
+    assert_eq!((end.result.outcome, *asked.lock()), (Outcome::Finished, 1), "{end:?}");
+    let (expired, asked_expired) = server_with(signed_as(&expired, &root));
+    let (of_another, asked_another) = server_with(signed_as(&of_another, &root));
+    for (why, port, said) in [
+        ("expired", expired, "certificate has expired"),
+        ("a wrong name", of_another, "hostname mismatch"),
+        ("plain text", plain_server(), "no tls is spoken there"),
+    ] {
+        let end = call(port);
+        let want = (None, Outcome::Failed, "connection_failed".to_owned(), false);
+        assert_eq!(seen(&end), want, "{why}: {end:?}");
+        let error = end.result.error.unwrap_or_default().to_lowercase();
+        assert!(error.contains(said), "{why}: {error}");
+    }
+    assert_eq!((*asked_expired.lock(), *asked_another.lock()), (0, 0), "nothing was sent");
 }
 
 #[track_caller]
