@@ -1,6 +1,7 @@
 //! Tasks from their creation to their end, with the engine of the lanes and that of the workers.
 
 mod by_hand;
+mod cost;
 mod feedback;
 mod overdue;
 mod refused;

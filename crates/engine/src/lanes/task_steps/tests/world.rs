@@ -111,6 +111,8 @@ pub(super) struct World {
     /// Records that are in a transaction that lands only if this many more have landed. For kills between two steps.
     pub(super) fails_in: Option<usize>,
     pub(super) hops: usize,
+    /// How many records were appended, by anybody, to which kind of topic.
+    pub(super) appends: BTreeMap<&'static str, usize>,
     /// Brokers hand out nothing of the intake.
     pub(super) intake_hangs: bool,
     /// The lanes seal dispatches as they did before these said where and when they were written.
@@ -187,6 +189,7 @@ impl World {
             calls: Vec::new(),
             fails_in: None,
             hops: 0,
+            appends: BTreeMap::new(),
             intake_hangs: false,
             dispatches_as_before: false,
             refuses: |_| false,
@@ -440,7 +443,17 @@ impl World {
 
     // How it works.
 
+    fn count(&mut self, kind: &'static str) {
+        *self.appends.entry(kind).or_default() += 1;
+    }
+
     fn append(&mut self, at: Source, record: Record) -> Offset {
+        let kind = match at.topic {
+            of if Some(of) == self.setup.topics.results() => "results",
+            of if self.setup.topics.tier_of(of).is_some() => "tiers",
+            _ => "intake",
+        };
+        self.count(kind);
         let log = self.logs.entry(at).or_default();
         log.push((self.now, record));
         Offset(log.len() as i64 - 1)
@@ -623,6 +636,14 @@ impl World {
             send.headers(|name, value| headers.push((name.to_vec(), value.map(Vec::from))));
             let headers = headers.iter().map(|(n, v)| (&n[..], v.as_deref()));
             let record = Record::new(send.body().key(), send.body().value(), headers);
+            match send.to {
+                // That counts where it is appended.
+                Destination::Lane(_) => {}
+                Destination::Tasks => self.count("tasks"),
+                Destination::Target(_) => self.count("target"),
+                Destination::Dead => self.count("dead"),
+                _ => self.count("timers"),
+            }
             match (&send.to, &send.rewrite) {
                 (Destination::Lane(topic), _) => {
                     self.hops += 1;
@@ -708,6 +729,7 @@ impl World {
                             self.append_result(lane, record);
                         }
                         if let Entry::Dead { refusal, record, .. } = entry {
+                            self.count("dead");
                             let value = record.value().map(<[u8]>::to_vec);
                             self.dead.push((refusal.detail, refusal.code, value));
                         }
