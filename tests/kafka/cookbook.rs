@@ -1,6 +1,7 @@
 //! The recipes of `docs/cookbook.md`, by the whole programs in four languages, against a real Kafka. What they do is judged by what
 //! arrives where and when, what the API knows, and what they print.
 
+mod reminders;
 mod retries;
 
 use std::collections::BTreeMap;
