@@ -1,5 +1,7 @@
 //! The rooms of tasks and projects behind their real router, with a desk in memory.
 
+mod client;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::ready;
 use std::net::{IpAddr, Ipv4Addr};

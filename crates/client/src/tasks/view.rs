@@ -150,7 +150,7 @@ impl Feedback {
 pub struct Task {
     /// Its id.
     pub task_id: String,
-    /// `http` or `kafka`.
+    /// `http`, `kafka` or `grpc`.
     pub task_type: String,
     /// Where it stands.
     pub task_status: TaskStatus,
@@ -163,15 +163,30 @@ pub struct Task {
     pub project: String,
     /// Its group.
     pub group: String,
+    /// How it calls: POST, say; over gRPC the method of its `service`.
+    #[serde(default)]
+    pub method: Option<String>,
     /// The URL that it calls, if it names one.
     #[serde(default)]
     pub url: Option<String>,
-    /// The service of its project that it calls, if it names one.
+    /// The service of its project that it calls, if it names one; of a task of type `grpc` the service of gRPC.
     #[serde(default)]
     pub service: Option<String>,
+    /// The service of its project that a task of type `grpc` calls, if it names one.
+    #[serde(default)]
+    pub named_service: Option<String>,
+    /// Host and port that a task of type `grpc` calls, if it names them.
+    #[serde(default)]
+    pub host: Option<String>,
+    /// What follows the address of the service of its project.
+    #[serde(default)]
+    pub path: Option<String>,
     /// The topic that its record goes to.
     #[serde(default)]
     pub topic: Option<String>,
+    /// The partition of it, if the task says it.
+    #[serde(default)]
+    pub partition: Option<i32>,
     /// Its executor reports what comes of it.
     #[serde(default)]
     pub feedback: Option<Feedback>,
@@ -209,7 +224,7 @@ pub struct Task {
     /// The last attempt.
     #[serde(default)]
     pub last: Option<Attempt>,
-    /// All other members of the answer.
+    /// All other members of the answer: its `retry`, `poll` and `headers`, say, as docs/tasks.md has them.
     #[serde(flatten)]
     pub more: Map<String, Value>,
 }
@@ -260,7 +275,7 @@ pub struct TaskFilter {
     pub group: Option<String>,
     /// Those with this status.
     pub status: Option<TaskStatus>,
-    /// Those of this type: `http` or `kafka`.
+    /// Those of this type: `http`, `kafka` or `grpc`.
     pub task_type: Option<String>,
     /// Those due before.
     pub due_before: Option<SystemTime>,
