@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::producer::{BaseProducer, BaseRecord, Producer as _};
-use serde_json::Value;
+use serde_json::{Value, json};
 use waterclock::engine::Millis;
 use waterclock::kafka::topics::delete;
 
+use crate::support::tasks::Api;
 use crate::support::{Fixture, Mode, eventually, out, waterclock};
 
 /// Exit code and report.
@@ -114,6 +115,33 @@ fn what_is_broken_is_named_and_the_exit_code_is_1() {
             Err(format!("{code:?}, {missing:?} of {topics:#?}"))
         }
     });
+}
+
+#[test]
+fn tasks_that_nobody_calls_are_named() {
+    let fixture = Fixture::new("doctor-tasks");
+    let group =
+        format!("tasks are in force, and group {}-workers has no members", fixture.namespace());
+    let allow = only(&fixture, &fixture.target("orders", 1));
+    let says = |severity: &str, code: i32| {
+        let want = format!("{severity}  {group}");
+        eventually(&want, || {
+            let (seen_code, report) = doctor(&fixture, &["--config", &allow]);
+            let group = seen(&report, "group");
+            match seen_code == Some(code) && group.iter().any(|what| what.starts_with(&want)) {
+                true => Ok(()),
+                false => Err(format!("{seen_code:?}: {report:#}")),
+            }
+        });
+    };
+    let launch = fixture.launch(Mode::ExactlyOnce);
+    let mut process = launch.arg("--roles").arg("lanes,api").start();
+    // Nobody may want a task here.
+    says("note", 0);
+    let task = json!({"project": "shop", "group": "g", "delay": "1s", "url": "https://a.example/"});
+    Api::of(&process).create(&task);
+    says("problem", 1);
+    process.stop_well();
 }
 
 #[test]
