@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::io::{Read as _, Write as _};
 use std::net::SocketAddr;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 
 use bytes::{Bytes, BytesMut};
@@ -39,6 +40,8 @@ struct Server {
     address: SocketAddr,
     calls: Arc<Mutex<Vec<Call>>>,
     connections: Arc<Mutex<usize>>,
+    /// Until it is set, calls of `Held` have no answer.
+    released: Arc<AtomicBool>,
     _runtime: tokio::runtime::Runtime,
 }
 
@@ -205,12 +208,14 @@ impl Server {
         let listener = runtime.block_on(TcpListener::bind("127.0.0.1:0")).unwrap();
         let address = listener.local_addr().unwrap();
         let (log, many) = (Arc::clone(&calls), Arc::clone(&connections));
+        let released = Arc::<AtomicBool>::default();
+        let goes_on = Arc::clone(&released);
         runtime.spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
                 *many.lock() += 1;
-                let log = Arc::clone(&log);
+                let (log, goes_on) = (Arc::clone(&log), Arc::clone(&goes_on));
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let log = Arc::clone(&log);
+                    let (log, goes_on) = (Arc::clone(&log), Arc::clone(&goes_on));
                     async move {
                         let (head, body) = request.into_parts();
                         let path = head.uri.path().to_owned();
@@ -222,11 +227,11 @@ impl Server {
                         if method == "Hangs" {
                             std::future::pending::<()>().await;
                         }
-                        if method == "Slow" {
-                            tokio::time::sleep(Duration::from_millis(1_000)).await;
-                            return Ok(answer("Ok"));
+                        while method == "Held" && !goes_on.load(Ordering::Relaxed) {
+                            tokio::time::sleep(Duration::from_millis(5)).await;
                         }
-                        Ok::<_, Infallible>(answer(&method))
+                        let method = if method == "Held" { "Ok" } else { &method };
+                        Ok::<_, Infallible>(answer(method))
                     }
                 });
                 let mut connection = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
@@ -234,7 +239,7 @@ impl Server {
                 tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self { address, calls, connections, _runtime: runtime }
+        Self { address, calls, connections, released, _runtime: runtime }
     }
 
     /// Services of tonic: health, and reflection in one of its versions or none.
@@ -283,7 +288,7 @@ impl Server {
                 tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self { address, calls, connections, _runtime: runtime }
+        Self { address, calls, connections, released: Arc::default(), _runtime: runtime }
     }
 
     fn paths(&self) -> Vec<String> {
@@ -669,7 +674,7 @@ fn a_call_over_grpc_that_waits_too_long_for_its_place_is_not_made_and_is_no_atte
     let (server, worker) = (Server::taking(Some(1)), Worker::local());
     // So the other side has said how many it takes.
     worker.call(&grpc_task(server.address, "Ok", json!({}), b""));
-    let first = worker.begin(&grpc_task(server.address, "Slow", json!({}), b""));
+    let first = worker.begin(&grpc_task(server.address, "Held", json!({}), b""));
     let until = std::time::Instant::now() + patient(Duration::from_secs(20));
     while server.paths().len() < 2 {
         assert!(std::time::Instant::now() < until, "the first call does not come");
@@ -679,7 +684,10 @@ fn a_call_over_grpc_that_waits_too_long_for_its_place_is_not_made_and_is_no_atte
     let late = worker.begin_by(&grpc_task(server.address, "S5", json!({}), b""), soon);
     let hangs = json!({"timeout": "300ms"});
     let short = worker.begin(&grpc_task(server.address, "S5", hangs, b""));
-    let mut ended: Vec<_> = (0..3).map(|_| worker.end()).collect();
+    let mut ended = vec![worker.end()];
+    std::thread::sleep(Duration::from_millis(250));
+    server.released.store(true, Ordering::Relaxed);
+    ended.extend([worker.end(), worker.end()]);
     ended.sort_by_key(|end| end.call.0);
     let outcomes: Vec<_> = ended.iter().map(|end| (end.call, end.end.result.outcome)).collect();
     let want = [(first, Outcome::Finished), (late, Outcome::Deferred), (short, Outcome::Deferred)];
