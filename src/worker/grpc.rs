@@ -116,7 +116,7 @@ impl Client {
             Ok(Ok(answered)) => return ended(prepared, answered),
             Ok(Err(failure)) => failure,
             // The other side has not taken it: that is no attempt.
-            Err(_) if sending.has_only_waited() => Failure::Late,
+            Err(_) if sending.give_up() => Failure::Late,
             Err(_) => {
                 let most = Millis(prepared.timeout.as_millis() as u64);
                 let text = format!("timeout: no whole answer within {most}");

@@ -53,16 +53,27 @@ impl Sending {
         Self { by, at: AtomicU8::default() }
     }
 
-    /// Whether it waited for its place, and nothing of its message was sent.
-    pub(super) fn has_only_waited(&self) -> bool {
-        [Self::WAITS, Self::TOO_LATE].contains(&self.at.load(Ordering::Relaxed))
+    /// Nobody waits for an answer any more. Whether the request only waited for its place; then it is not sent any more, even if it
+    /// is given its place at this moment.
+    pub(super) fn give_up(&self) -> bool {
+        self.goes_from_waiting_to(Self::TOO_LATE) || self.is_too_late()
+    }
+
+    fn is_too_late(&self) -> bool {
+        self.at.load(Ordering::Relaxed) == Self::TOO_LATE
     }
 
     /// Whether it may be sent now.
     fn begin(&self) -> Result<(), TooLate> {
-        let is_late = Instant::now() > self.by;
-        self.at.store(if is_late { Self::TOO_LATE } else { Self::SENT }, Ordering::Relaxed);
-        if is_late { Err(TooLate) } else { Ok(()) }
+        let next = if Instant::now() > self.by { Self::TOO_LATE } else { Self::SENT };
+        let may = self.goes_from_waiting_to(next) && next == Self::SENT;
+        if may { Ok(()) } else { Err(TooLate) }
+    }
+
+    /// The connection and who waits for the answer are different tasks: only one of them decides.
+    fn goes_from_waiting_to(&self, next: u8) -> bool {
+        let order = Ordering::Relaxed;
+        self.at.compare_exchange(Self::WAITS, next, order, order).is_ok()
     }
 }
 
@@ -182,7 +193,7 @@ impl Connection {
         *request.headers_mut() = headers;
         let sent = self.sender.clone().try_send_request(request).await;
         let response = sent.map_err(|error| {
-            if sending.is_some_and(|of| of.at.load(Ordering::Relaxed) == Sending::TOO_LATE) {
+            if sending.is_some_and(|of| of.is_too_late()) {
                 return Failure::Late;
             }
             let why = format!("call_broken: {}", last_cause(error.error()));
@@ -336,6 +347,26 @@ mod tests {
             (name.parse().expect("a name"), HeaderValue::try_from(*value).expect("a value"))
         });
         pairs.collect()
+    }
+
+    #[test]
+    fn a_request_is_sent_or_given_up_and_never_both() {
+        let waiting = |by| {
+            let sending = Sending::new(by);
+            sending.at.store(Sending::WAITS, Ordering::Relaxed);
+            sending
+        };
+        let later = Instant::now() + Duration::from_secs(60);
+        let given_up = waiting(later);
+        assert!(given_up.give_up());
+        assert!(given_up.begin().is_err(), "it is given its place too late");
+        let sent = waiting(later);
+        assert!(sent.begin().is_ok());
+        assert!(!sent.give_up(), "it was sent");
+        let late = waiting(Instant::now().checked_sub(Duration::from_millis(1)).expect("a time"));
+        assert!(late.begin().is_err());
+        assert!(late.give_up() && late.is_too_late());
+        assert!(!Sending::new(later).give_up(), "no connection was there yet");
     }
 
     #[test]

@@ -684,10 +684,15 @@ fn a_call_over_grpc_that_waits_too_long_for_its_place_is_not_made_and_is_no_atte
     let late = worker.begin_by(&grpc_task(server.address, "S5", json!({}), b""), soon);
     let hangs = json!({"timeout": "300ms"});
     let short = worker.begin(&grpc_task(server.address, "S5", hangs, b""));
-    let mut ended = vec![worker.end()];
-    std::thread::sleep(Duration::from_millis(250));
+    let mut ended = Vec::new();
+    while ended.iter().all(|end: &Ended| end.call != short) {
+        ended.push(worker.end());
+    }
+    std::thread::sleep(soon.saturating_duration_since(Instant::now()) + Duration::from_millis(5));
     server.released.store(true, Ordering::Relaxed);
-    ended.extend([worker.end(), worker.end()]);
+    while ended.len() < 3 {
+        ended.push(worker.end());
+    }
     ended.sort_by_key(|end| end.call.0);
     let outcomes: Vec<_> = ended.iter().map(|end| (end.call, end.end.result.outcome)).collect();
     let want = [(first, Outcome::Finished), (late, Outcome::Deferred), (short, Outcome::Deferred)];
