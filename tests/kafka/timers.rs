@@ -8,8 +8,8 @@ use rdkafka::producer::Producer as _;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, Rec, eventually, eventually_within, in_both_modes,
-    open_transaction, out, patience, patient, whole,
+    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, Rec, eventually, eventually_within,
+    in_both_modes, open_transaction, out, patience, patient, whole,
 };
 
 in_both_modes!(
@@ -39,7 +39,11 @@ struct Asker {
 
 impl Asker {
     fn new(process: &Process) -> Self {
-        let client = reqwest::blocking::Client::builder().timeout(PATIENCE).no_proxy().build();
+        let client = reqwest::blocking::Client::builder()
+            .timeout(PATIENCE)
+            .pool_idle_timeout(IDLE)
+            .no_proxy()
+            .build();
         let base = format!("http://{}/v1/timers", process.address().expect("it serves"));
         Self { client: client.expect("a client"), base }
     }
@@ -271,6 +275,13 @@ fn answers_stay_true_while_lanes_move(mode: Mode) {
             second = Some(fixture.launch(mode).data("b").spawn());
         }
         if n == 60 {
+            // One that has not started takes no cancel.
+            let second = second.as_ref().expect("started");
+            eventually("the second instance takes cancels", || {
+                second.address()?;
+                let told = Asker::new(second).answer("nobody");
+                if told.starts_with("503") { Err(told) } else { Ok(()) }
+            });
             first.terminate();
         }
         let other = second

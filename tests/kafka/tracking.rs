@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, eventually, in_both_modes, out, waterclock, whole,
+    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, eventually, in_both_modes, out, waterclock,
+    whole,
 };
 
 in_both_modes!(
@@ -25,7 +26,11 @@ fn timer(target: &str, key: &str, delay_ms: u64) -> Out {
 
 /// Asks an instance: status and body.
 fn ask(process: &Process, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
-    let client = reqwest::blocking::Client::builder().timeout(PATIENCE).no_proxy().build();
+    let client = reqwest::blocking::Client::builder()
+        .timeout(PATIENCE)
+        .pool_idle_timeout(IDLE)
+        .no_proxy()
+        .build();
     let url = format!("http://{}{path}", process.address().expect("it serves"));
     let request = client.expect("a client").request(method.parse().expect("a method"), url);
     let request = match body {

@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, eventually, in_both_modes, now_ms,
-    out, waterclock, whole,
+    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, Producer, Rec, eventually, in_both_modes,
+    now_ms, out, waterclock, whole,
 };
 
 in_both_modes!(
@@ -57,7 +57,11 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn new(process: &'a Process) -> Self {
-        let client = reqwest::blocking::Client::builder().timeout(PATIENCE).no_proxy().build();
+        let client = reqwest::blocking::Client::builder()
+            .timeout(PATIENCE)
+            .pool_idle_timeout(IDLE)
+            .no_proxy()
+            .build();
         Self { client: client.expect("a client"), process }
     }
 

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::{PATIENCE, Process};
+use super::{IDLE, PATIENCE, Process};
 
 /// What the API answered, and how long that took.
 pub struct Told {
@@ -17,7 +17,11 @@ pub struct Told {
 /// Asks the API of a process.
 #[track_caller]
 pub fn ask(process: &Process, method: &str, path: &str, body: Option<&Value>) -> Told {
-    let client = reqwest::blocking::Client::builder().timeout(2 * PATIENCE).no_proxy().build();
+    let client = reqwest::blocking::Client::builder()
+        .timeout(2 * PATIENCE)
+        .pool_idle_timeout(IDLE)
+        .no_proxy()
+        .build();
     let url = format!("http://{}{path}", process.address().expect("it serves"));
     let request = client.expect("a client").request(method.parse().expect("a method"), url);
     let request = match body {

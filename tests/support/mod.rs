@@ -48,6 +48,9 @@ pub use reader::{Log, Rec, whole, written_again};
 
 /// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
+/// For so long a client keeps a connection that it does not use: for less than the API, which closes it after 10 s. A request at that
+/// moment would have no answer.
+pub const IDLE: Duration = Duration::from_secs(5);
 
 /// This machine's clock, which is that of a broker on loopback.
 #[allow(clippy::disallowed_methods, reason = "it is compared with a broker's append times")]
