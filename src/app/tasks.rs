@@ -381,8 +381,12 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
         timers::TaskStatus::Ready if !paused.is_empty() => Some(WaitsFor::Paused),
         timers::TaskStatus::Ready if progress.breaker => Some(WaitsFor::Breaker),
-        // A record for a topic is under no limit: it leaves with the next batch.
-        timers::TaskStatus::Ready if kafka.is_some() => None,
+        // A record for a topic without a rate is under no limit: it leaves with the next batch.
+        timers::TaskStatus::Ready
+            if topic.is_some_and(|topic| registry.target(topic).limit().is_none()) =>
+        {
+            None
+        }
         timers::TaskStatus::Ready => Some(WaitsFor::Limit),
         _ => None,
     };
@@ -513,7 +517,13 @@ mod tests {
         assert_eq!(beginning(Some(b"\xffpaid")), (None, Some("/3BhaWQ=".to_owned())));
     }
 
+    const OVER_HTTP: &str = r#"{"type":"http","project":"shop","group":"orders","request_id":"a","service":"billing","path":"/x","retry":{"count":3,"interval":5}}"#;
+
     fn record(state: TimerState, progress: Progress) -> TaskRecord {
+        record_of(OVER_HTTP, state, progress)
+    }
+
+    fn record_of(spec: &str, state: TimerState, progress: Progress) -> TaskRecord {
         let timer_id = TimerId([1; 16]);
         let timer = Timer {
             timer_id,
@@ -530,7 +540,6 @@ mod tests {
             code: None,
             task: Some(progress),
         };
-        let spec = r#"{"type":"http","project":"shop","group":"orders","request_id":"a","service":"billing","path":"/x","retry":{"count":3,"interval":5}}"#;
         let result = TaskResult {
             started: Some(UnixMillis(101)),
             status: Some(503),
@@ -631,6 +640,28 @@ mod tests {
             let of = view(&record(TimerState::Delay, due), UnixMillis(100), &registry);
             let waits_for = if want.is_empty() { WaitsFor::Limit } else { WaitsFor::Paused };
             assert_eq!((of.waits_for, &*of.paused_by), (Some(waits_for), want), "{puts:?}");
+        }
+    }
+
+    #[test]
+    fn a_task_that_goes_to_a_topic_waits_for_its_rate_if_it_has_one() {
+        let spec = r#"{"type":"kafka","project":"shop","group":"orders","topic":"orders.out"}"#;
+        let due = Progress { next_at: UnixMillis(100), ..Progress::default() };
+        let cases = [
+            ("{}", "orders.out", 100, None),
+            (r#"{"rate":5}"#, "orders.out", 100, Some(WaitsFor::Limit)),
+            (r#"{"rate":5}"#, "orders.out", 99, None),
+            (r#"{"rate":5}"#, "orders.other", 100, None),
+            (r#"{"rate":5,"paused":true}"#, "orders.out", 100, Some(WaitsFor::Paused)),
+        ];
+        for (settings, topic, now, want) in cases {
+            let mut registry = Registry::default();
+            let key = format!("target/{topic}");
+            let change = crate::engine::task::registry::read_request(&key, settings.as_bytes());
+            registry.apply(change.unwrap().with_revision(1)).unwrap();
+            let record = record_of(spec, TimerState::Delay, due);
+            let waits_for = view(&record, UnixMillis(now), &registry).waits_for;
+            assert_eq!(waits_for, want, "{settings} of {topic} at {now}");
         }
     }
 

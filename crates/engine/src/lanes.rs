@@ -118,7 +118,7 @@ impl LaneEngine {
             partitions: Partitions::new(&setup),
             memory: Memory::default(),
             timers: Timers::new(setup.lanes),
-            targets: Targets::new(),
+            targets: Targets::new(setup.lanes),
             poison: Poison::new(),
             agenda: Agenda::new(setup.limits.horizon),
             watermarks: IntakeWatermarks::new(&setup),
@@ -169,7 +169,7 @@ impl LaneEngine {
             Event::Left { lane, records } => self.left(lane, &records),
             Event::Counted { lane, is_complete } => self.counted(now, lane, is_complete),
             Event::Recreated => self.timers.recreate(),
-            Event::Revoked => self.reset(),
+            Event::Revoked => self.reset(now),
             Event::Drain => {
                 self.memory.drain();
                 self.tick(now, out);
@@ -209,6 +209,7 @@ impl LaneEngine {
         self.batches.count(&mut figures);
         let (deferred, first_parked) = self.targets.counts();
         figures.deferred = deferred;
+        (figures.over_rate, figures.rated) = self.targets.rated().counts();
         figures.due(first_parked);
         figures
     }
@@ -226,12 +227,12 @@ impl LaneEngine {
 
     // Lanes come and go.
 
-    fn reset(&mut self) {
+    fn reset(&mut self, now: UnixMillis) {
         let setup = &*self.setup;
         self.partitions.reset(setup);
         self.memory.reset();
         self.timers.reset(setup.lanes);
-        self.targets.reset();
+        self.targets.reset(now, setup.lanes);
         self.poison.reset();
         self.agenda = Agenda::new(setup.limits.horizon);
         self.watermarks = IntakeWatermarks::new(setup);
@@ -242,7 +243,7 @@ impl LaneEngine {
     }
 
     fn assigned(&mut self, now: UnixMillis, starts: Vec<Start>, out: &mut Vec<Action>) {
-        self.reset();
+        self.reset(now);
         for start in starts.iter().filter(|start| start.gone) {
             self.timers.calling.has_shrunk(start.source.lane);
         }

@@ -8,6 +8,7 @@
 //! 4. A target in an outage is described every two seconds, as long as there are records for it.
 
 pub(super) mod paused;
+pub(super) mod rated;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use super::setup::Limits;
 use super::verdict::PendingRecord;
 use super::{Millis, UnixMillis};
 use paused::Paused;
+use rated::Rated;
 
 /// Names of targets to remember; beyond that, those that no record needs are forgotten.
 const TARGETS_MAX: usize = 4_096;
@@ -93,32 +95,47 @@ pub(super) struct Targets {
     names_max: usize,
     /// How many records wait for descriptions, and their bytes.
     parked: (usize, usize),
-    /// Due records that went back to a tier because of an outage of their target.
+    /// Due records that went back to a tier because of an outage of their target or a pause.
     deferred: u64,
     paused: Paused,
+    rated: Rated,
 }
 
 impl Targets {
-    pub(super) fn new() -> Self {
+    /// None. `lanes`: how many the installation has.
+    pub(super) fn new(lanes: u16) -> Self {
         Self {
             by_name: HashMap::new(),
             names_max: TARGETS_MAX,
             parked: (0, 0),
             deferred: 0,
             paused: Paused::default(),
+            rated: Rated::new(lanes),
         }
     }
 
     /// The lanes are gone, with the records that wait. Targets are described again.
-    pub(super) fn reset(&mut self) {
+    pub(super) fn reset(&mut self, now: UnixMillis, lanes: u16) {
         let mut paused = std::mem::take(&mut self.paused);
         paused.reset();
-        *self = Self { deferred: self.deferred, paused, ..Self::new() };
+        let mut rated = std::mem::replace(&mut self.rated, Rated::new(lanes));
+        rated.begin(now);
+        *self = Self { deferred: self.deferred, paused, rated, ..Self::new(lanes) };
     }
 
     /// Those that somebody has paused, and what waits for them.
     pub(super) fn paused(&mut self) -> &mut Paused {
         &mut self.paused
+    }
+
+    /// Those that have a rate, and what waits for them.
+    pub(super) fn rated(&self) -> &Rated {
+        &self.rated
+    }
+
+    /// The same, to change it.
+    pub(super) fn rated_mut(&mut self) -> &mut Rated {
+        &mut self.rated
     }
 
     // Names, and who may use them.

@@ -59,11 +59,13 @@ const CANCELLED: &str = "waterclock_cancelled_total";
 const CANCELS_REMEMBERED: &str = "waterclock_cancels_remembered";
 const GATED: &str = "waterclock_waiting_for_cancels";
 const ORDERED: &str = "waterclock_waiting_for_order";
+const RATED: &str = "waterclock_waiting_for_rate";
 const LATE_HOPS: &str = "waterclock_late_hops_total";
 const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
 const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
 const PUT_OFF: &str = "waterclock_put_off_total";
+const OVER_RATE: &str = "waterclock_over_rate_total";
 pub(super) const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
 const HELD_BACK: &str = "waterclock_held_back_offsets";
@@ -122,7 +124,7 @@ pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 73] = [
+pub const ALL: [Metric; 75] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -139,9 +141,11 @@ pub const ALL: [Metric; 73] = [
     Metric { name: GATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with an id that wait until their intakes are known to be read far enough, so that no cancel that was in time is missed" },
     Metric { name: ASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Questions to the brokers for where partitions end, so that records with an id, or in strict order with a key, may fire" },
     Metric { name: ORDERED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records with a key that wait until nothing that was due before them can come after them (order = strict)" },
+    Metric { name: RATED, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Due records that wait in memory, since as many go to their target as its rate allows" },
     Metric { name: LATE_HOPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions of batches in which hops came to stand later than their tier needs and were committed: in `at_least_once`, or in strict order in the shortest tier" },
     Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
     Metric { name: PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since a partition of their target has no leader" },
+    Metric { name: OVER_RATE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since as many go to their target as its rate allows, and more wait in memory than there is room for" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
     Metric { name: PENDING, kind: Kind::Gauge, unit: Unit::Count, label: "tier", help: "Offsets of the lanes owned here that are not done, by tier or intake; some are marks of transactions, or duplicates, which are kept for ten minutes" },
@@ -342,6 +346,7 @@ pub struct LaneFigures {
     tasks_stale: Counter,
     spilled: Counter,
     put_off: Counter,
+    over_rate: Counter,
     late_hops: Counter,
     unreadable: Counter,
     duplicates: Counter,
@@ -407,6 +412,8 @@ pub struct LaneLevels {
     pub gated: Level,
     /// Due records with a key that wait for their order.
     pub ordered: Level,
+    /// Due records that wait for the rate of their target.
+    pub rated: Level,
     _memory_limit: Level,
     window: Gauge,
     overdue: Gauge,
@@ -434,6 +441,7 @@ impl LaneLevels {
             timers: Level::new(gauge!(TIMERS)),
             gated: Level::new(gauge!(GATED)),
             ordered: Level::new(gauge!(ORDERED)),
+            rated: Level::new(gauge!(RATED)),
             _memory_limit: memory_limit,
             window: gauge!(WINDOW_FILL, "thread" => thread.to_string()),
             overdue: gauge!(OVERDUE, "thread" => thread.to_string()),
@@ -626,6 +634,7 @@ impl LaneFigures {
             tasks_stale: counter!(TASKS_STALE),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
+            over_rate: counter!(OVER_RATE),
             late_hops: counter!(LATE_HOPS),
             unreadable: counter!(UNREADABLE),
             duplicates: counter!(DUPLICATES),
@@ -722,6 +731,11 @@ impl LaneFigures {
     /// Due records that went back to a tier, since a partition of their target has no leader.
     pub fn put_off(&self, count: u64) {
         self.put_off.increment(count);
+    }
+
+    /// Due records that went back to a tier, since as many go to their target as its rate allows.
+    pub fn over_rate(&self, count: u64) {
+        self.over_rate.increment(count);
     }
 
     /// `count` records were of an id that was pending, and `superseded` put another version in the place of one.

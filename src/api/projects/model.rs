@@ -186,15 +186,21 @@ pub struct ProjectStats {
 }
 
 /// What may go to a topic.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TargetSettings {
     /// No record goes there, neither of timers nor of tasks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
+    /// Records that may go there per second, of timers and tasks together; any number if nothing is said. Each lane has an equal share.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Records that may go there at once; what comes in a second if nothing is said. Each lane has one at least.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
 }
 
 /// A topic as it is now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TargetView {
     /// Its name.
     pub topic: String,
@@ -202,10 +208,16 @@ pub struct TargetView {
     pub revision: u64,
     /// No record goes there, neither of timers nor of tasks.
     pub paused: bool,
+    /// Records that may go there per second; any number if it is not there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rate: Option<f64>,
+    /// Records that may go there at once; it is there if `rate` is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub burst: Option<u32>,
 }
 
 /// All topics of which something was put, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TargetList {
     /// Those of which something was put.
     pub targets: Vec<TargetView>,

@@ -1,4 +1,4 @@
-//! `/v1/targets`: topics that records go to, and their pauses. They are of no project: of timers and tasks alike.
+//! `/v1/targets`: topics that records go to, their pauses and rates. They are of no project: of timers and tasks alike.
 
 use axum::body::Bytes;
 use axum::extract::State;
@@ -14,9 +14,9 @@ use super::super::tasks::Tasks;
 use super::super::tasks::model::Problem as ProblemBody;
 use super::super::timers::no_such_method;
 use super::super::timers::params::Query;
-use super::Answered;
 use super::changes::{asked_for, changed, if_match, with_etag, write};
 use super::model::{Changed, TargetList, TargetSettings, TargetView};
+use super::{Answered, settings};
 use crate::engine::task::registry::{Change, TargetTopic, is_topic};
 
 /// Begins the path of one target.
@@ -52,9 +52,10 @@ fn permitted(caller: &Caller, role: Role) -> Result<(), Problem> {
     Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail))
 }
 
-fn view(topic: &str, target: TargetTopic) -> TargetView {
-    let TargetTopic { revision, paused } = target;
-    TargetView { topic: topic.to_owned(), revision, paused }
+fn view(topic: &str, target: TargetTopic) -> Result<TargetView, Problem> {
+    let TargetSettings { rate, burst, .. } = settings(&Change::of_target(topic, Some(target)))?;
+    let TargetTopic { revision, paused, .. } = target;
+    Ok(TargetView { topic: topic.to_owned(), revision, paused, rate, burst })
 }
 
 /// Lists the topics of which something was put.
@@ -75,11 +76,11 @@ pub(in crate::api) async fn list(
     Query::read(uri.query(), &[])?;
     permitted(&caller, Role::Read)?;
     let registry = tasks.projects.registry()?;
-    let targets = registry.targets().map(|(topic, target)| view(topic, target)).collect();
-    Ok(Json(TargetList { targets }).into_response())
+    let targets = registry.targets().map(|(topic, target)| view(topic, target));
+    Ok(Json(TargetList { targets: targets.collect::<Result<_, _>>()? }).into_response())
 }
 
-/// Shows whether a topic is paused. One of which nothing was put is not.
+/// Shows whether a topic is paused, and its rate. One of which nothing was put is not, and has none.
 #[utoipa::path(
     get,
     path = "/v1/targets/{topic}", tag = "targets", operation_id = "getTarget",
@@ -98,7 +99,7 @@ pub(in crate::api) async fn show_target(
     let topic = named(&uri, "")?;
     permitted(&caller, Role::Read)?;
     let target = tasks.projects.registry()?.target(topic);
-    Ok(with_etag(target.revision, view(topic, target)))
+    Ok(with_etag(target.revision, view(topic, target)?))
 }
 
 /// Puts a topic: what is not said has its default.
@@ -146,7 +147,7 @@ async fn act_on_target(
     }
 }
 
-/// Pauses a topic: within two seconds no record goes there, neither of timers nor of tasks.
+/// Pauses a topic: within two seconds no record goes there, neither of timers nor of tasks. Its rate stays.
 #[utoipa::path(
     post,
     path = "/v1/targets/{topic}:pause", tag = "targets", operation_id = "pauseTarget",

@@ -257,6 +257,9 @@ async fn a_target_is_paused_and_resumed_by_an_admin_of_all_projects() {
     assert!(api.world().registry.is_target_paused("Orders.expire_1"));
     #[rustfmt::skip]
     let cases = [
+        ("writer", "PUT",  path,                    json!({"rate": 5}),     403, "role_denied"),
+        ("admin",  "PUT",  path,                    json!({"rate": 0}),     422, "wrong_fields"),
+        ("admin",  "PUT",  path,                    json!({"burst": 5}),    422, "wrong_fields"),
         ("reader", "GET",  "/v1/targets",           none.clone(),           403, "project_denied"),
         ("reader", "GET",  path,                    none.clone(),           403, "project_denied"),
         ("writer", "PUT",  path,                    json!({}),              403, "role_denied"),
@@ -269,6 +272,35 @@ async fn a_target_is_paused_and_resumed_by_an_admin_of_all_projects() {
         let told = api.ask(token, method, path, &body).await;
         assert_eq!((told.status, told.code()), (status, code), "{token} {method} {path}");
     }
+}
+
+#[tokio::test]
+async fn a_target_has_a_rate_that_stays_while_it_is_paused_and_goes_with_the_next_put() {
+    let api = Api::new();
+    let (path, none) = ("/v1/targets/orders", Value::Null);
+    let limit = || api.world().registry.target("orders").limit();
+    let told = with_match(&api, "PUT", path, "\"0\"", &json!({"rate": 2.5, "burst": 7})).await;
+    assert_eq!((told.status, &told.json), (200, &json!({"revision": 1})));
+    assert_eq!(limit().map(|(rate, burst)| (rate.whole_per_1000_s(), burst)), Some((2_500, 7)));
+    let told = with_match(&api, "PUT", path, "\"0\"", &json!({"rate": 9})).await;
+    assert_eq!((told.status, told.code()), (409, "revision_conflict"));
+    for (action, revision, paused) in [("pause", 2, true), ("resume", 3, false)] {
+        let told = api.ask("", "POST", &format!("{path}:{action}"), &none).await;
+        assert_eq!((told.status, &told.json), (200, &json!({"revision": revision})));
+        let told = api.ask("", "GET", path, &none).await;
+        let want = json!({"topic": "orders", "revision": revision, "paused": paused, "rate": 2.5, "burst": 7});
+        assert_eq!(told.json, want);
+    }
+    assert_eq!(api.ask("", "PUT", path, &json!({})).await.status, 200);
+    assert_eq!(limit(), None);
+    let told = api.ask("", "GET", "/v1/targets", &none).await;
+    let want = json!({"topic": "orders", "revision": 4, "paused": false});
+    assert_eq!(told.json, json!({"targets": [want]}));
+    let wrong = json!({"rate": "fast", "burst": 0, "pause": true});
+    let told = api.ask("", "PUT", path, &wrong).await;
+    let errors = told.json["errors"].as_array().into_iter().flatten();
+    let places: Vec<_> = errors.filter_map(|error| error["at"].as_str()).collect();
+    assert_eq!(places, ["rate", "burst", "pause"], "{}", told.json);
 }
 
 #[tokio::test]

@@ -373,7 +373,7 @@ impl TaskStatus {
 pub enum WaitsFor {
     /// Its project, its service or its topic is paused; `paused_by` says which.
     Paused,
-    /// As many calls as may be are open.
+    /// As many calls as may be are open or have begun; or its topic has a rate.
     Limit,
     /// The other side failed too often; calls begin again soon.
     Breaker,

@@ -190,7 +190,8 @@ impl LaneEngine {
         let waiting = self.watermarks.take_where(&mut which);
         self.spill_late(now, waiting);
         self.spill_parked(now, &mut which);
-        self.spill_paused(now, which);
+        self.spill_paused(now, &mut which);
+        self.spill_rated(now, which);
     }
 
     /// Overdue records go into the shortest tier once more.

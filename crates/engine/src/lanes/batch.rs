@@ -75,6 +75,9 @@ impl LaneEngine {
             if let Some(ripe) = self.hops.ripe_at(self.linger()) {
                 self.agenda.wake(ripe);
             }
+            if let Some(at) = self.targets.rated().next_at(now) {
+                self.agenda.wake(at);
+            }
             let times = [
                 self.batches.idle_commit_at(),
                 self.poison.test_at(),
@@ -242,6 +245,9 @@ impl LaneEngine {
         self.forget(now);
         self.load_ready(now, &mut builder);
         self.fire_ordered();
+        if builder.room() {
+            self.release_rated(now);
+        }
         self.agenda.settle();
         let mut due = Vec::new();
         while builder.room() {

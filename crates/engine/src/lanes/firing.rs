@@ -5,7 +5,7 @@
 //!    strict order a keyed record fires when it is its turn.
 //! 2. Before anything is produced to a target, the target is known and may be written to.
 //! 3. A version that is pending no more never fires.
-//! 4. Nothing goes to a target that is paused.
+//! 4. Nothing goes to a target that is paused, and no more to one than its rate allows.
 
 use std::sync::Arc;
 
@@ -264,11 +264,11 @@ impl LaneEngine {
         }
     }
 
-    /// Delivers a record, if its partition has a leader. `mark`: remember it.
+    /// Delivers a record, if its partition has a leader and the rate of its target lets it go. `mark`: remember it.
     fn deliver(
         &mut self,
         now: UnixMillis,
-        mut entry: Box<PendingRecord>,
+        entry: Box<PendingRecord>,
         Delivery { partition, trace, timer, with_executor: awaited }: Delivery,
         mark: Option<Mark>,
         builder: &mut BatchBuilder,
@@ -276,6 +276,7 @@ impl LaneEngine {
         let Some(partition) = self.targets.partition_for(&entry, partition) else {
             return self.defer(now, entry);
         };
+        let Some(mut entry) = self.unless_over_rate(now, entry) else { return };
         let named = entry.named().map(|named| Named { task: awaited, ..named });
         let copy = awaited.map(|after| self.copy_of_awaited(now, &mut entry, after)).transpose();
         let copy = match copy {

@@ -75,6 +75,7 @@ impl LaneEngine {
     /// Projects and services are others now.
     pub(super) fn registry(&mut self, now: UnixMillis, registry: Arc<Registry>) {
         self.set_paused_targets(now, &registry);
+        self.set_rated_targets(now, &registry);
         self.timers.tasks.set_registry(registry);
         let waiting = self.timers.tasks.reconsider(now);
         self.agenda.put_back(waiting);

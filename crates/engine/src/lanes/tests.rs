@@ -1,6 +1,7 @@
 //! One engine, told facts by hand: what it orders, and when. The simulation in `tests/sim` does it by the million.
 
 mod paused;
+mod rated;
 
 use std::collections::HashMap;
 

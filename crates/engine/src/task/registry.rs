@@ -1,4 +1,4 @@
-//! What is known of projects and their services: limits, pause, where calls go. And which topics are paused.
+//! What is known of projects and their services: limits, pause, where calls go. And which topics are paused, or have a rate.
 //!
 //! It stands as JSON in `<ns>.meta`, under the keys `project/<name>`, `service/<project>/<name>` and `target/<topic>`. Every instance reads
 //! it there. What a person sends to the API is read here too, more strictly.
@@ -351,23 +351,45 @@ impl Service {
 }
 
 /// What is known of a topic that records go to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetTopic {
     /// Counts its changes, from 1; 0: nothing was ever put.
     pub revision: u64,
     /// No record goes there: neither of timers nor of tasks.
     pub paused: bool,
+    /// Records that may go there in a time, of timers and tasks together; `None`: any number.
+    pub rate: Option<Rate>,
+    /// Records that may go there at once. As the burst of a [project](Project) is to its rate.
+    pub burst: u32,
 }
 
 impl TargetTopic {
+    /// A topic of which nothing was ever put.
+    pub const NEVER_PUT: Self = Self { revision: 0, paused: false, rate: None, burst: 1 };
+
+    /// How many records may go there, if that has a limit: the rate, and the burst.
+    #[must_use]
+    pub fn limit(self) -> Option<(Rate, u32)> {
+        Some((self.rate?, self.burst))
+    }
+
     fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Self {
-        Self { revision: 0, paused: fields.read("paused", wrongs, flag).unwrap_or(false) }
+        let paused = fields.read("paused", wrongs, flag).unwrap_or(false);
+        let (rate, burst) = rate_and_burst(fields, wrongs, ["rate", "burst"]);
+        Self { paused, rate, burst, ..Self::NEVER_PUT }
     }
 
     fn write(self) -> Map<String, Value> {
-        let fields = [("version", json!(VERSION)), ("revision", json!(self.revision))];
-        let fields = fields.into_iter().chain([("paused", json!(self.paused))]);
-        fields.map(|(name, value)| (name.to_owned(), value)).collect()
+        let mut fields = Map::new();
+        let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
+        put("version", json!(VERSION));
+        put("revision", json!(self.revision));
+        put("paused", json!(self.paused));
+        if let Some((rate, burst)) = self.limit() {
+            put("rate", number(rate));
+            put("burst", json!(burst));
+        }
+        fields
     }
 }
 
@@ -604,7 +626,7 @@ const SERVICE_FIELDS: [&str; 11] = [
     "bearer",
     CERTIFICATE,
 ];
-const TARGET_FIELDS: [&str; 1] = ["paused"];
+const TARGET_FIELDS: [&str; 3] = ["paused", "rate", "burst"];
 const ADDRESS: &str =
     "a URL http:// or https:// of at most 2048 bytes, without user information, query and fragment";
 const GRPC_ADDRESS: &str = "a URL http:// (plain HTTP/2) or https:// (TLS) of at most 2048 bytes, without user information, path, query and fragment";
@@ -672,7 +694,7 @@ fn concurrency(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<u32> {
     u32::try_from(calls).ok()
 }
 
-/// A number of calls per second.
+/// A number of calls or records per second.
 fn per_second(value: &Value) -> Result<Rate, String> {
     let rate = value.as_f64().and_then(|number| {
         let tokens = (number * 1e3).round();
@@ -933,7 +955,7 @@ impl Registry {
     /// A topic that records go to.
     #[must_use]
     pub fn target(&self, topic: &str) -> TargetTopic {
-        self.targets.get(topic).copied().unwrap_or_default()
+        self.targets.get(topic).copied().unwrap_or(TargetTopic::NEVER_PUT)
     }
 
     /// All topics of which something is said, by name.

@@ -31,7 +31,7 @@ impl World {
         Self {
             timers: Timers::new(setup.lanes),
             poison: Poison::new(),
-            targets: Targets::new(),
+            targets: Targets::new(4),
             partitions: Partitions::new(&setup),
             setup,
         }

@@ -4,9 +4,11 @@ mod cases;
 mod kafka;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use crate::task::registry::{Registry, read_request};
 use crate::{Limits, Millis, UnixMillis};
 use kafka::{Kafka, Pace, SETTLE, TIERS};
 
@@ -101,7 +103,24 @@ fn disorder(kafka: &Kafka) -> Option<String> {
 }
 
 fn all_arrive_in_order(limits: Limits, steps: &[Step]) -> Result<(), TestCaseError> {
+    all_arrive_in_order_at(None, limits, steps)
+}
+
+/// The same; the target may have a rate per second, which each lane has half of.
+fn all_arrive_in_order_at(
+    rate: Option<u32>,
+    limits: Limits,
+    steps: &[Step],
+) -> Result<(), TestCaseError> {
     let mut kafka = Kafka::new(limits);
+    kafka.registry = rate.map(|rate| {
+        let json = format!(r#"{{"rate":{rate},"burst":2}}"#);
+        let change = read_request("target/out", json.as_bytes()).expect("sound");
+        let mut registry = Registry::default();
+        registry.apply(change.with_revision(1)).expect("room");
+        Arc::new(registry)
+    });
+    kafka.hear();
     play(&mut kafka, steps);
     kafka.heal();
     for _ in 0..60 {
@@ -129,6 +148,16 @@ proptest! {
         steps in prop::collection::vec(step(), 1..80),
     ) {
         all_arrive_in_order(Kafka::limits(), &steps)?;
+    }
+
+    #[test]
+    fn to_a_target_with_a_rate_they_do_so_too_with_room_to_wait_and_without(
+        rate in prop::sample::select(&[2_u32, 4, 20][..]),
+        memory_bytes in prop::sample::select(&[6_000, 100_000_000][..]),
+        steps in prop::collection::vec(step(), 1..80),
+    ) {
+        let limits = Limits { memory_bytes, ..Kafka::limits() };
+        all_arrive_in_order_at(Some(rate), limits, &steps)?;
     }
 
     #[test]

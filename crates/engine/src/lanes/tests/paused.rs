@@ -6,7 +6,7 @@ use crate::task::registry::{Change, Registry, TargetTopic};
 
 fn registry(paused: bool) -> Event {
     let mut registry = Registry::default();
-    let of = TargetTopic { revision: 1, paused };
+    let of = TargetTopic { revision: 1, paused, ..TargetTopic::NEVER_PUT };
     registry.apply(Change::of_target("orders.expire", Some(of))).expect("room");
     Event::Registry(Arc::new(registry))
 }

@@ -519,7 +519,8 @@ fn a_target_is_paused_by_a_key_of_its_own_and_leaves_projects_alone() {
         read(&format!("target/{topic}"), Some(br#"{"version":1,"revision":4,"paused":true}"#));
     registry.apply(paused.expect("sound")).expect("room");
     assert!(registry.is_target_paused(topic) && !registry.is_target_paused("orders"));
-    assert_eq!(registry.target(topic), TargetTopic { revision: 4, paused: true });
+    let paused = TargetTopic { revision: 4, paused: true, ..TargetTopic::NEVER_PUT };
+    assert_eq!(registry.target(topic), paused);
     assert_eq!((registry.projects().count(), registry.paused_targets().count()), (0, 1));
     let put = read_request(&format!("target/{topic}"), br#"{"paused":false}"#).expect("sound");
     assert_eq!(registry.revision_before(&put), 4);
@@ -536,5 +537,53 @@ fn a_target_is_paused_by_a_key_of_its_own_and_leaves_projects_alone() {
         ("target/a", r#"{"pause":true}"#),
     ] {
         assert!(read_request(key, body.as_bytes()).is_err(), "{key} {body}");
+    }
+}
+
+#[test]
+fn a_target_has_a_rate_and_says_what_is_wrong_with_it() {
+    let (key, topic) = ("target/orders", "orders");
+    let asked = |json: &str| read_request(key, json.as_bytes());
+    let limit = |json: &str| {
+        let mut registry = Registry::default();
+        let change = asked(json).expect("sound").with_revision(3);
+        let value = change.value().expect("a value");
+        // What is written is read as the same.
+        assert_eq!(read(key, Some(value.as_bytes())), Ok(change.clone()), "{value}");
+        registry.apply(change).expect("room");
+        registry.target(topic).limit().map(|(rate, burst)| (rate.whole_per_1000_s(), burst))
+    };
+    #[rustfmt::skip]
+    let cases = [
+        ("{}",                                       None),
+        (r#"{"paused":true}"#,                       None),
+        (r#"{"rate":20}"#,                           Some((20_000, 20))),
+        (r#"{"rate":0.5}"#,                          Some((500, 1))),
+        (r#"{"rate":2.5,"paused":true}"#,            Some((2_500, 3))),
+        (r#"{"rate":20,"burst":1}"#,                 Some((20_000, 1))),
+        (r#"{"rate":1000000,"burst":1000000}"#,      Some((1_000_000_000, 1_000_000))),
+    ];
+    for (json, want) in cases {
+        assert_eq!(limit(json), want, "{json}");
+    }
+    #[rustfmt::skip]
+    let wrong = [
+        (r#"{"rate":0}"#,                  &["rate"][..]),
+        (r#"{"rate":-1}"#,                 &["rate"]),
+        (r#"{"rate":"20"}"#,               &["rate"]),
+        (r#"{"rate":null}"#,               &["rate"]),
+        (r#"{"rate":0.0005}"#,             &["rate"]),
+        (r#"{"rate":1000001}"#,            &["rate"]),
+        (r#"{"burst":5}"#,                 &["burst"]),
+        (r#"{"rate":20,"burst":0}"#,       &["burst"]),
+        (r#"{"rate":20,"burst":1000001}"#, &["burst"]),
+        (r#"{"rate":"a","burst":-1}"#,     &["rate", "burst"]),
+        (r#"{"rate":20,"bursts":5}"#,      &["bursts"]),
+        (r#"{"rate":20,"concurrency":5}"#, &["concurrency"]),
+    ];
+    for (json, want) in wrong {
+        let wrong = asked(json).expect_err(json);
+        let places: Vec<_> = wrong.iter().map(|wrong| wrong.at.as_str()).collect();
+        assert_eq!(places, want, "{json}");
     }
 }

@@ -189,7 +189,7 @@ impl<'a> Lanes<'a> {
     /// Tells the metrics what is held, and what was counted since the last time.
     fn tell(&mut self, member: &Member<'_>) {
         let figures = self.engine.figures();
-        if figures.waiting > 0 {
+        if figures.waiting > 0 || figures.rated > 0 {
             member.shared.clock.want();
         }
         self.levels.pending.set(figures.waiting as u64);
@@ -200,6 +200,7 @@ impl<'a> Lanes<'a> {
         self.levels.timers.set(figures.live as u64);
         self.levels.gated.set(figures.gated as u64);
         self.levels.ordered.set(figures.ordered as u64);
+        self.levels.rated.set(figures.rated as u64);
         self.levels.window(figures.window_permille);
         let now = member.shared.clock.now(Instant::now());
         let overdue = now.zip(figures.first_due).map(|(now, due)| now - due);
@@ -208,6 +209,7 @@ impl<'a> Lanes<'a> {
         self.parts.figures.late_hops(figures.late_hops - self.counted.late_hops);
         self.parts.figures.spilled(figures.spilled - self.counted.spilled);
         self.parts.figures.put_off(figures.deferred - self.counted.deferred);
+        self.parts.figures.over_rate(figures.over_rate - self.counted.over_rate);
         self.parts.figures.unreadable(figures.unreadable - self.counted.unreadable);
         self.levels.suspects.set(figures.suspects as u64);
         let lost = figures.lost_timers - self.counted.lost_timers;

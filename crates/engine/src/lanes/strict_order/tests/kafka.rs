@@ -9,6 +9,7 @@ use crate::member::Timing;
 use crate::messages::{Blame, Refused};
 use crate::setup::{Arrival, Intake, Limits, Setup, Topics};
 use crate::state::StateKey;
+use crate::task::registry::Registry;
 use crate::{
     Action, Batch, Commit, Destination, Event, Lane, LaneEngine, Millis, Offset, Record, Source,
     Start, Target, TopicId, UnixMillis, murmur2,
@@ -91,6 +92,8 @@ pub(super) struct Kafka {
     pub(super) aborts_every: Option<usize>,
     /// Every hop stands in its tier so many times: what a crash leaves behind in `at_least_once`.
     pub(super) copies: usize,
+    /// What is said of the target.
+    pub(super) registry: Option<Arc<Registry>>,
     ended: usize,
     setup: Arc<Setup>,
     logs: BTreeMap<Source, Vec<Entry>>,
@@ -138,6 +141,7 @@ impl Kafka {
             aborted: 0,
             aborts_every: None,
             copies: 1,
+            registry: None,
             ended: 0,
             setup,
             logs: BTreeMap::new(),
@@ -226,7 +230,14 @@ impl Kafka {
         self.abort();
         self.retake = None;
         self.engine = LaneEngine::new(Arc::clone(&self.setup));
+        self.hear();
         self.assign();
+    }
+
+    /// The engine hears of the target.
+    pub(super) fn hear(&mut self) {
+        let registry = self.registry.clone();
+        registry.into_iter().for_each(|registry| self.tell(Event::Registry(registry)));
     }
 
     fn assign(&mut self) {
