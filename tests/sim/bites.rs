@@ -125,6 +125,7 @@ const CASES: &[Case] = &[
     (Mutation::CallsChanged, TASKS, &["your bytes"], 300),
     (Mutation::CountsNoBytes, TASKS, &["credits"], 100),
     (Mutation::IgnoresRates, TASKS, &["rates"], 100),
+    (Mutation::IgnoresTopicRates, TASKS, &["rates of topics"], 100),
     (Mutation::BurnsPutOffs, TASKS, &["attempts"], 100),
     (Mutation::OpensMore, TASKS, &["open calls"], 100),
     (Mutation::ForgetsHeartbeats, TASKS, &["feedback"], 100),

@@ -173,6 +173,8 @@ pub enum Mutation {
     CountsNoBytes,
     /// Nobody hears of a rate.
     IgnoresRates,
+    /// Nobody hears of the rate of a topic.
+    IgnoresTopicRates,
     /// A turn that was put off counts as an attempt that failed.
     BurnsPutOffs,
     /// A worker believes that more calls may be open than may be.
@@ -274,6 +276,7 @@ impl Mutation {
             Self::CallsChanged,
             Self::CountsNoBytes,
             Self::IgnoresRates,
+            Self::IgnoresTopicRates,
             Self::BurnsPutOffs,
             Self::OpensMore,
             Self::ForgetsHeartbeats,

@@ -64,6 +64,7 @@ pub const PROMISES: &[&str] = &[
     "interruptions",
     "open calls",
     "rates",
+    "rates of topics",
     "paused",
     "paused topics",
     "deleted",

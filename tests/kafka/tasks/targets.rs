@@ -1,9 +1,10 @@
-//! A Kafka target that somebody pauses: what is due for it waits, whether timers or tasks send it.
+//! A Kafka target that somebody pauses, or gives a rate: what is due for it waits, whether timers or tasks send it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use waterclock::engine::murmur2;
 
 use super::{Api, LANES, with};
 use crate::support::{
@@ -15,6 +16,7 @@ in_both_modes!(
     what_is_due_for_a_paused_target_waits_and_comes_once_and_in_order_after_the_end,
     what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end,
     a_pause_stops_what_is_delivered_all_the_time_within_two_seconds,
+    what_is_over_the_rate_of_a_target_comes_once_at_that_rate_while_lanes_move,
 );
 
 /// Tasks of a project that is paused, and of one that is not.
@@ -35,8 +37,14 @@ fn fixture(test: &str, mode: Mode) -> Fixture {
 /// `waterclock target`, about one topic.
 #[track_caller]
 fn target(fixture: &Fixture, command: &str, topic: &str) -> Value {
+    target_with(fixture, command, topic, &[])
+}
+
+/// The same with these options.
+#[track_caller]
+fn target_with(fixture: &Fixture, command: &str, topic: &str, options: &[&str]) -> Value {
     let mut asked = waterclock();
-    asked.args(["target", command, topic, "--json"]);
+    asked.args(["target", command, topic, "--json"]).args(options);
     asked.args(["--brokers", &fixture.connection.brokers, "--namespace", fixture.namespace()]);
     let told = asked.output().expect("it runs");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -289,4 +297,96 @@ fn a_pause_stops_what_is_delivered_all_the_time_within_two_seconds(mode: Mode) {
     fixture.wait_until_nothing_is_pending();
     assert_each_once((0..FLOWING).map(|n| n.to_string()), &whole(&fixture, &flowing));
     process.stop_well();
+}
+
+/// Records per second that a target takes, and how many are due for it at once.
+const RATE: u64 = 20;
+const RATED: usize = 200;
+/// Of another target so many are due then.
+const BESIDE: usize = 20;
+/// For so long a record that has its token may be on its way to Kafka, in milliseconds, while nothing goes wrong.
+const ON_ITS_WAY: u64 = 1_000;
+
+/// A key of each lane in turn, so that each has its share of them.
+fn spread(n: usize) -> String {
+    let lane = (n % usize::from(LANES)) as u16;
+    let mut keys = (0..).map(|of| format!("{n}-{of}"));
+    keys.find(|key| murmur2::partition(key.as_bytes(), LANES) == lane).expect("there is one")
+}
+
+fn what_is_over_the_rate_of_a_target_comes_once_at_that_rate_while_lanes_move(mode: Mode) {
+    let has_tasks = mode == Mode::ExactlyOnce;
+    let fixture = fixture("tasks-target-rate", mode);
+    let (rated, other) = (fixture.timed_target("rated", 1), fixture.timed_target("other", 1));
+    let mut first = fixture.launch(mode).data("a").start();
+    let api = Api::of(&first);
+    let rate = RATE.to_string();
+    let put = target_with(&fixture, "put", &rated, &["--rate", &rate, "--if-revision", "0"]);
+    assert_eq!(put, json!({"revision": 1}));
+    let want = json!({"topic": rated, "revision": 1, "paused": false, "rate": 20.0, "burst": 20});
+    assert_eq!(target(&fixture, "get", &rated), want);
+
+    // It is in force within two seconds, and a second later no lane lacks a token.
+    let due = now_ms() + 5_000;
+    let (producer, intake) = (fixture.producer(), fixture.names.intake());
+    let (tasks, timers): (Vec<_>, Vec<_>) =
+        (0..RATED).partition(|n| has_tasks && n / usize::from(LANES) % 2 == 0);
+    for n in &timers {
+        producer.send(&intake, &record(*n, &rated, due).key(spread(*n)));
+    }
+    for n in 0..BESIDE {
+        producer.send(&intake, &record(n, &other, due).key(spread(n)));
+    }
+    producer.acks();
+    if has_tasks {
+        let of = |n: &usize| with(task(*n, &rated, due), json!({"key": spread(*n)}));
+        api.create_all(tasks.iter().map(of).collect());
+    }
+    assert!(now_ms() < due - 1_000, "this machine is too slow for this test");
+
+    let seen = Log::open(&fixture, &other).count(BESIDE).to_vec();
+    let late = seen.iter().map(|rec| rec.at - due).max().expect("records");
+    println!("the other target had its records {late} ms after they were due, {mode:?}");
+    assert!(late < patient(Duration::from_secs(2)).as_millis() as u64, "{late} ms late");
+    let mut log = Log::open(&fixture, &rated);
+    log.count(RATED / 4);
+    if has_tasks {
+        let ready = api.list(&format!("project={PROJECT}&status=ready"));
+        let waits_for: BTreeSet<_> = ready.iter().map(|of| of["waits_for"].as_str()).collect();
+        assert_eq!(waits_for, BTreeSet::from([Some("limit")]), "{ready:?}");
+    }
+    // What waits is gone with its lanes, and so are their tokens: another instance takes half of them over.
+    let mut second = fixture.launch(mode).data("b").start();
+    let seen = log.ids(RATED).to_vec();
+    let took = seen.iter().map(|rec| rec.at).max().expect("records") - due;
+    println!("{RATED} records took {took} ms at {RATE} in a second, {mode:?}");
+    let least = (RATED as u64 - RATE) * 1_000 / RATE;
+    let most = Duration::from_secs(15) * patience();
+    assert!((least..most.as_millis() as u64).contains(&took), "{took} ms");
+    let mut at: Vec<u64> = seen.iter().map(|rec| rec.at).collect();
+    at.sort_unstable();
+    for (from, first) in at.iter().enumerate() {
+        for (to, last) in at.iter().enumerate().skip(from) {
+            let (count, ms) = ((to - from + 1) as u64, last - first);
+            let may = RATE + RATE * (ms + ON_ITS_WAY) / 1_000;
+            assert!(count <= may, "{count} in {ms} ms, and {may} may");
+        }
+    }
+    fixture.wait_until_nothing_is_pending();
+    if has_tasks {
+        api.wait_for(Duration::from_secs(20), PROJECT, "finished", tasks.len());
+    }
+    first.stop_well();
+    second.stop_well();
+    let all = || (0..RATED).map(|n| n.to_string());
+    match mode {
+        Mode::ExactlyOnce => assert_each_once(all(), &whole(&fixture, &rated)),
+        // Lanes that move may have a record delivered twice.
+        Mode::AtLeastOnce => {
+            let seen: BTreeSet<String> = whole(&fixture, &rated).iter().map(Rec::text).collect();
+            assert_eq!(seen, all().collect());
+        }
+    }
+    assert_each_once((0..BESIDE).map(|n| n.to_string()), &whole(&fixture, &other));
+    assert_eq!(whole(&fixture, &fixture.names.dead()), []);
 }

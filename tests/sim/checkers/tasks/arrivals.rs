@@ -1,4 +1,5 @@
-//! What goes to topics: each record once, not before it is due, and not while somebody has paused its topic or its project.
+//! What goes to topics: each record once, not before it is due, not while somebody has paused its topic or its project, and no faster
+//! than the rate of its topic.
 
 use std::collections::BTreeMap;
 
@@ -59,6 +60,7 @@ pub(super) fn check(world: &World, found: &mut Found) {
     let mut items = items(world);
     let lanes_are_well = world.plan.tasks.is_some_and(|of| of.lanes_are_well);
     let mut arrived: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    let mut at_topics: BTreeMap<&str, Vec<Time>> = BTreeMap::new();
     for topic in ["t0", "t1", "later"].iter().filter_map(|name| world.broker.topic(name)) {
         for (_, _, entry, record) in ledger(world, topic) {
             let value = record.value().unwrap_or_default();
@@ -81,12 +83,17 @@ pub(super) fn check(world: &World, found: &mut Found) {
                 found.push(("your bytes", format!("{}: {} bytes", item.name, record.size())));
             }
             while_stopped(world, item, entry, found);
+            let times = at_topics.entry(item.topic).or_default();
+            times.push(entry.at);
             let is_first = told(record, header::ATTEMPT).is_none_or(|attempt| attempt == "1");
             if lanes_are_well && is_first {
                 on_time(world, item, entry, found);
             }
             *arrived.entry(value).or_default() += 1;
         }
+    }
+    for (topic, times) in at_topics {
+        within_rate(world, topic, times, found);
     }
     for (value, item) in std::mem::take(&mut items) {
         match (arrived.get(&value).copied().unwrap_or_default(), item.is_to_arrive) {
@@ -217,7 +224,32 @@ fn while_stopped(world: &World, item: &Item<'_>, entry: &Entry, found: &mut Foun
     }
 }
 
-/// What goes to a topic waits for no worker.
+/// In any time no more goes to a topic than comes in it at its rate, and the burst; but what was on its way before.
+fn within_rate(world: &World, topic: &str, mut times: Vec<Time>, found: &mut Found) {
+    let Some((rate, burst)) = limit_of(world, topic) else { return };
+    // Each lane has one at least.
+    let burst = u64::from(burst).max(u64::from(world.plan.setup.lanes));
+    let lanes_are_well = world.plan.tasks.is_some_and(|of| of.lanes_are_well);
+    let on_its_way = if lanes_are_well { LATE_MAX } else { ON_ITS_WAY_MAX };
+    times.sort_unstable();
+    for (first, from) in times.iter().enumerate() {
+        for (more, to) in times[first..].iter().enumerate() {
+            let may = burst + rate * (to - from + on_its_way) / 1_000_000;
+            if more as u64 + 1 > may {
+                let what = format!("{} go to {topic} from {from} to {to}: {may} may", more + 1);
+                return found.push(("rates of topics", what));
+            }
+        }
+    }
+}
+
+/// The rate of a topic, in records of 1,000 s, and its burst: they stay as they are.
+fn limit_of(world: &World, topic: &str) -> Option<(u64, u32)> {
+    let (rate, burst) = world.tasks.versions.first()?.registry.target(topic).limit()?;
+    Some((rate.whole_per_1000_s(), burst))
+}
+
+/// What goes to a topic waits for no worker, and not for the rate of another topic.
 fn on_time(world: &World, item: &Item<'_>, entry: &Entry, found: &mut Found) {
     let latest = item.latest(world).saturating_add(EPOCH_MS + world.plan.clocks_apart());
     let mut versions = world.tasks.versions.iter();
@@ -225,7 +257,9 @@ fn on_time(world: &World, item: &Item<'_>, entry: &Entry, found: &mut Found) {
     // A create that was refused may have been made good by a later one.
     let was_refused = item.project.is_some_and(is_deleted);
     let is_there = item.topic != "later";
-    let is_as_asked = is_there && !was_refused && item.earliest.0 == EPOCH_MS + item.due;
+    let has_rate = limit_of(world, item.topic).is_some();
+    let is_as_asked =
+        is_there && !has_rate && !was_refused && item.earliest.0 == EPOCH_MS + item.due;
     if is_as_asked && item.due >= item.at + IN_TIME && entry.appended.0 > latest {
         let late = entry.appended.0 - EPOCH_MS - item.due;
         let most = latest - EPOCH_MS - item.due;

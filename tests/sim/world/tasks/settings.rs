@@ -45,9 +45,13 @@ impl Limits {
     }
 
     fn json(&self) -> String {
+        format!(r#""concurrency":{}{}"#, self.concurrency, self.rate_json())
+    }
+
+    fn rate_json(&self) -> String {
         let rate = self.rate.map(|rate| format!(r#","rate":{rate}"#)).unwrap_or_default();
         let burst = self.burst.map(|burst| format!(r#","burst":{burst}"#)).unwrap_or_default();
-        format!(r#""concurrency":{}{rate}{burst}"#, self.concurrency)
+        format!("{rate}{burst}")
     }
 }
 
@@ -111,12 +115,17 @@ impl Settings {
                     r#"{{"address":"http://c.example",{},"paused":{paused}}}"#,
                     limits.json()
                 ),
-                _ => format!(r#"{{"paused":{paused}}}"#),
+                _ => format!(r#"{{"paused":{paused}{}}}"#, limits.rate_json()),
             };
             let change = registry::read_request(key, json.as_bytes()).expect("it is sound");
             registry.apply(change).expect("there is room");
         }
         registry
+    }
+
+    fn forget_rates(&mut self, of: fn(&str) -> bool) {
+        let these = self.limits.iter_mut().filter(|(key, _)| of(key));
+        these.for_each(|(_, of)| (of.rate, of.burst) = (None, None));
     }
 
     /// What is heard of it by processes that do something wrong.
@@ -129,9 +138,8 @@ impl Settings {
             Mutation::OpensMore => {
                 self.limits.values_mut().for_each(|limits| limits.concurrency = 200);
             }
-            Mutation::IgnoresRates => {
-                self.limits.values_mut().for_each(|of| (of.rate, of.burst) = (None, None));
-            }
+            Mutation::IgnoresRates => self.forget_rates(|key| !key.starts_with("target/")),
+            Mutation::IgnoresTopicRates => self.forget_rates(|key| key.starts_with("target/")),
             _ => {}
         }
         self
@@ -141,6 +149,15 @@ impl Settings {
 /// Versions of all of it. After the last one nothing is paused.
 pub fn draw(plan: &Plan, chance: &mut Chance, mutation: Option<Mutation>) -> Vec<Version> {
     let mut now = Settings::draw(chance);
+    if plan.tasks.is_some_and(|of| of.newer_kinds) {
+        // The tasks of a world are few: only small rates bind.
+        for topic in TOPICS {
+            let rate = chance.percent(40).then(|| *chance.pick(&["0.5", "1", "2", "5"]));
+            let burst = (rate.is_some() && chance.percent(60)).then(|| chance.spread(1, 10));
+            let limits = Limits { concurrency: 0, rate, burst };
+            now.limits.insert(format!("target/{topic}"), limits);
+        }
+    }
     let mut all = Vec::new();
     let version = |since: Time, now: &Settings| {
         let registry = Arc::new(now.registry());
