@@ -3,6 +3,7 @@
 //! | function | writes to |
 //! |---|---|
 //! | [`submit`], [`cancel`], [`retry`](retry()), [`feedback`](feedback()) | `<ns>.intake`, in the lane of the task's id |
+//! | [`follow_up`](follow_up()) | the same, in the lane of the task that ended |
 //! | the lanes | `<ns>.tasks` |
 //! | [`result_record`] | `<ns>.results`, in the lane that the task came from |
 //!
@@ -12,6 +13,7 @@
 //! 2. Value and headers that a user gave stay as they were: the digest stands for them.
 
 mod feedback;
+mod follow_up;
 mod retry;
 mod ticket;
 
@@ -32,6 +34,7 @@ use crate::{Lane, Record, UnixMillis};
 
 pub(crate) use feedback::version_of as version_of_feedback;
 pub use feedback::{feedback, may_be_feedback};
+pub(crate) use follow_up::follow_up;
 pub use retry::{CopyTerms, WantedCopy, copy_of, of_letter, retry};
 pub use ticket::{BadTicket, Ticket};
 

@@ -11,6 +11,7 @@ pub mod answer;
 pub mod bucket;
 mod digest;
 mod fields;
+pub mod follow_up;
 pub mod hosts;
 pub mod id;
 pub mod registry;

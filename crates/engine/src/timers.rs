@@ -30,6 +30,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use sha2::{Digest, Sha256};
 
 use super::header::Code;
+use super::task::follow_up::FollowUp;
 use super::task::id::TaskId;
 use super::task::registry::HISTORY_MIN;
 use super::{Millis, Offset, UnixMillis};
@@ -369,7 +370,7 @@ impl Timer {
         self.since.max(self.version.first_appended)
     }
 
-    /// What the engine is told of it, if it is pending.
+    /// What the engine is told of it, if it is pending. Its [`follow_up`](Live::follow_up) is in its definition.
     #[must_use]
     pub fn live(&self) -> Option<Live> {
         let Self { timer_id, version, supersedes, due, task, .. } = *self;
@@ -383,6 +384,7 @@ impl Timer {
             target,
             label,
             task,
+            follow_up: None,
         })
     }
 
@@ -474,6 +476,8 @@ pub struct Live {
     pub label: Option<Arc<str>>,
     /// How far it is; only of a task.
     pub task: Option<Progress>,
+    /// Of a task whose executor reports: [`FollowUp::of_awaited`] of its definition.
+    pub follow_up: Option<Arc<FollowUp>>,
 }
 
 /// A bound: a version is before it if it is before one of these two. Of one log the latest version stands for all, and so it

@@ -22,6 +22,8 @@ use super::setup::{Intake, Setup, Topics};
 use super::state::TaskState;
 use super::state::{Kind, Sealed, State, SubmissionOrder};
 use super::targets::Targets;
+use super::task::follow_up::FollowUp;
+use super::task::result::TaskResult;
 use super::task::spec::Feedback;
 use super::timers::{Progress, Replaced, TimerFields, TimerId, TimerState, Version, value};
 use super::work::Scope;
@@ -79,6 +81,10 @@ pub(super) struct TaskPart {
     pub(super) feedback: Option<Feedback>,
     /// How far it is, of one that goes to a topic now and ends by that; or how far one goes on that is retried by hand.
     pub(super) progress: Progress,
+    /// Who is told how it ends.
+    pub(super) follow_up: Option<Arc<FollowUp>>,
+    /// What ends it, of one of which that is told.
+    pub(super) last: Option<Box<TaskResult>>,
 }
 
 /// How a record came to be let go here, and what it asks for.
@@ -726,7 +732,8 @@ pub(super) fn deliver(
         };
         let stage = StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
         let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-        return Ok(Delivery { partition: asked, trace, timer, with_executor: Some(after) });
+        let (task, with_executor) = (None, Some(after));
+        return Ok(Delivery { partition: asked, trace, timer, task, with_executor });
     }
     // To deliver it is the last attempt of a task that goes to a topic.
     let task = entry.task.as_ref().map(|task| Progress {
@@ -737,7 +744,7 @@ pub(super) fn deliver(
     });
     let stage = StateChange { supersedes, task, ..StateChange::new(TimerState::Delivered, now) };
     let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-    Ok(Delivery { partition: asked, trace, timer, with_executor: None })
+    Ok(Delivery { partition: asked, trace, timer, task, with_executor: None })
 }
 
 /// How a record is delivered.
@@ -747,6 +754,8 @@ pub(super) struct Delivery {
     pub(super) trace: Option<Box<Trace>>,
     /// The timer change to write then.
     pub(super) timer: Option<Record>,
+    /// How far a task is then that ends by that.
+    pub(super) task: Option<Progress>,
     /// How far a task is then that goes on: its executor is to report.
     pub(super) with_executor: Option<Progress>,
 }

@@ -158,7 +158,11 @@ impl World {
         for send in &batch.sends {
             self.delivered += usize::from(matches!(send.to, Destination::Target(_)));
             self.dead += usize::from(send.to == Destination::Dead);
-            if !matches!(send.to, Destination::Lane(_) | Destination::Tasks) {
+            let is_ours = matches!(
+                send.to,
+                Destination::Lane(_) | Destination::Tasks | Destination::FollowUp
+            );
+            if !is_ours {
                 continue;
             }
             let mut headers: Vec<(Vec<u8>, Option<Vec<u8>>)> = Vec::new();
@@ -172,6 +176,9 @@ impl World {
             match send.to {
                 Destination::Lane(topic) => {
                     self.written.push_back((Source { topic, lane }, record));
+                }
+                Destination::FollowUp => {
+                    self.written.push_back((Source { topic: TopicId(0), lane }, record));
                 }
                 _ => self.dispatched.push_back((lane, record)),
             }

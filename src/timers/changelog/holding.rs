@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crossbeam_channel::Sender;
 
+use crate::engine::task::follow_up::FollowUp;
 use crate::engine::timers::{CancelMark, Change, Live, TimerId};
 use crate::engine::{Event, Lane};
 use crate::kafka::member::AssignmentEvent;
@@ -34,6 +35,8 @@ impl Shared {
 pub(super) struct Holding {
     live: HashMap<TimerId, Live>,
     cancel_marks: HashMap<TimerId, CancelMark>,
+    /// Of pending tasks whose executors report. A definition comes before its task is pending.
+    follow_ups: HashMap<TimerId, FollowUp>,
     shared: Shared,
 }
 
@@ -45,6 +48,12 @@ impl Holding {
             Held::CancelMark(mark) => {
                 self.cancel_marks.insert(mark.timer_id, mark);
             }
+            // All timers of the index come before.
+            Held::FollowUp(timer_id, follow_up) => {
+                if self.live.contains_key(&timer_id) {
+                    self.follow_ups.insert(timer_id, follow_up);
+                }
+            }
         }
     }
 
@@ -54,35 +63,41 @@ impl Holding {
         self.live.insert(live.timer_id, live);
     }
 
+    /// One that comes back is defined anew.
+    fn ended(&mut self, timer_id: TimerId) {
+        self.live.remove(&timer_id);
+        self.follow_ups.remove(&timer_id);
+    }
+
     /// Takes in a record of the changelog.
     pub(super) fn take(&mut self, change: &Change) {
         match change {
             Change::Timer(timer) => match timer.live() {
                 Some(live) => self.live(live),
-                None => {
-                    self.live.remove(&timer.timer_id);
-                }
+                None => self.ended(timer.timer_id),
             },
             Change::CancelMark(mark) => {
                 self.cancel_marks.insert(mark.timer_id, *mark);
             }
-            Change::ForgottenTimer(timer_id) => {
-                self.live.remove(timer_id);
-            }
+            Change::ForgottenTimer(timer_id) => self.ended(*timer_id),
             Change::ForgottenCancelMark(timer_id) => {
                 self.cancel_marks.remove(timer_id);
             }
+            Change::Definition(timer_id, definition) => match FollowUp::of_awaited(definition) {
+                Some(follow_up) => drop(self.follow_ups.insert(*timer_id, follow_up)),
+                None => drop(self.follow_ups.remove(timer_id)),
+            },
+            Change::ForgottenDefinition(timer_id) => {
+                self.follow_ups.remove(timer_id);
+            }
             // Only readers of the index need them.
-            Change::Attempt(_)
-            | Change::ForgottenAttempt(..)
-            | Change::Definition(..)
-            | Change::ForgottenDefinition(_) => {}
+            Change::Attempt(_) | Change::ForgottenAttempt(..) => {}
         }
     }
 
     /// Hands all of it over, for an assignment; the last piece says that it is the last.
     pub(super) fn hand_over(self, lane: Lane, assignment: u64, to: &Sender<AssignmentEvent>) {
-        let Self { live, cancel_marks, .. } = self;
+        let Self { live, cancel_marks, mut follow_ups, .. } = self;
         let known = |live, cancel_marks, whole| {
             // Nobody waits for it any more when the lanes have gone.
             let _ = to.send(AssignmentEvent {
@@ -90,7 +105,11 @@ impl Holding {
                 event: Event::TimersLoaded { lane, live, cancel_marks, last: whole },
             });
         };
-        pieces(live.into_values(), |live| known(live, Vec::new(), false));
+        let live = live.into_values().map(|live| {
+            let follow_up = follow_ups.remove(&live.timer_id).map(Arc::new);
+            Live { follow_up, ..live }
+        });
+        pieces(live, |live| known(live, Vec::new(), false));
         pieces(cancel_marks.into_values(), |cancel_marks| known(Vec::new(), cancel_marks, false));
         known(Vec::new(), Vec::new(), true);
     }
@@ -189,5 +208,42 @@ mod tests {
         assert_eq!(names, [name(1)]);
         assert_eq!(targets.len(), 1, "a name that all share is kept once");
         assert_eq!(wholes.iter().position(|whole| *whole), Some(wholes.len() - 1));
+    }
+
+    #[test]
+    fn a_pending_task_whose_executor_reports_comes_with_whom_to_tell_of_its_end() {
+        let told = r#"{"type":"kafka","project":"p","group":"g","topic":"t","feedback":{"deadline":"1h"},"on_result":{"topic":"done"}}"#;
+        let silent = told.replace(r#","on_result":{"topic":"done"}"#, "");
+        let follow_up = FollowUp::of_awaited(told).expect("somebody is told");
+        let mut holding = Holding::default();
+        (0..5).for_each(|n| holding.take(&Change::Timer(timer(n, TimerState::Delay, 1))));
+        // The index has three of them. Of one the definition is another by now, and one is forgotten.
+        for n in [0, 1, 2, 9] {
+            holding.hold(Held::FollowUp(name(n), follow_up.clone()));
+        }
+        assert!(!holding.follow_ups.contains_key(&name(9)), "it has ended");
+        for change in [
+            Change::Definition(name(1), silent.as_str().into()),
+            Change::ForgottenDefinition(name(2)),
+            Change::Definition(name(3), told.into()),
+            Change::Definition(name(4), silent.as_str().into()),
+            // One that has ended needs none, until it comes back.
+            Change::Definition(name(5), told.into()),
+            Change::Timer(timer(5, TimerState::Delivered, 1)),
+            Change::Timer(timer(5, TimerState::Delay, 2)),
+        ] {
+            holding.take(&change);
+        }
+        let (to, told) = crossbeam_channel::unbounded();
+        holding.hand_over(Lane(3), 9, &to);
+        drop(to);
+        let mut with = Vec::new();
+        for AssignmentEvent { event, .. } in told {
+            let Event::TimersLoaded { live, .. } = event else { panic!("{event:?}") };
+            let of = live.into_iter().filter(|live| live.follow_up.as_deref() == Some(&follow_up));
+            with.extend(of.map(|live| live.due.0));
+        }
+        with.sort_unstable();
+        assert_eq!(with, [0, 3]);
     }
 }

@@ -366,7 +366,8 @@ fn begin(timer_id: TimerId, value: &mut &[u8], strings: &StringTable) -> Option<
         Some(of_task) => Some(take_progress(value, of_task, due)?),
         None => None,
     };
-    let live = Live { timer_id, version, supersedes, due, target, label, task };
+    let follow_up = None;
+    let live = Live { timer_id, version, supersedes, due, target, label, task, follow_up };
     Some(Begun { flags, key: of_task.unwrap_or(flags) & KEY, live, since })
 }
 
@@ -390,7 +391,7 @@ pub(super) fn read_timer(
         0 => None,
         _ => Some(value.into()),
     };
-    let Live { timer_id, version, supersedes, due, target, label, task } = live;
+    let Live { timer_id, version, supersedes, due, target, label, task, .. } = live;
     let label = label.map(|label| label.as_ref().into());
     let state = state_of(flags)?;
     #[rustfmt::skip]

@@ -12,6 +12,7 @@ use super::lane_tree::{self, LaneTree, ReadView};
 use super::position::Position;
 use super::store::{StoreError, Tree};
 use super::string_table::StringTable;
+use crate::engine::task::follow_up::FollowUp;
 use crate::engine::timers::{
     Attempt, CancelMark, Change, Forgettable, Live, Progress, TaskCounts, TaskStatus, Timer,
     TimerId, TimerState, group_of,
@@ -25,6 +26,8 @@ pub enum Held {
     Live(Live),
     /// Void versions of a timer.
     CancelMark(CancelMark),
+    /// Who is told how a task ends, pending or not, whose executor reports it.
+    FollowUp(TimerId, FollowUp),
 }
 
 /// A timer that has ended and may be forgotten.
@@ -387,7 +390,13 @@ fn load_entry(
             let (timer_id, slot) = entry::attempt_in(key)?;
             entry::read_attempt(timer_id, slot, value)?;
         }
-        DEFINITION => drop(entry::read_definition(entry::name_in(key)?, value)?),
+        DEFINITION => {
+            let timer_id = entry::name_in(key)?;
+            let definition = entry::read_definition(timer_id, value)?;
+            if let Some(follow_up) = FollowUp::of_awaited(&definition) {
+                each(Held::FollowUp(timer_id, follow_up));
+            }
+        }
         _ => return None,
     }
     Some(())

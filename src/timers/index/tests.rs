@@ -89,6 +89,7 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
     let position = index.load(lane, |held| match held {
         Held::Live(timer) => drop(live.insert(timer.timer_id, timer)),
         Held::CancelMark(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
+        Held::FollowUp(..) => {}
     })?;
     model.timers = listed(&index.reader(), lane, &Filter::default(), true)?;
     assert_eq!(model.live(), live, "what the engine is told is what is listed");
@@ -435,6 +436,27 @@ fn only_the_newest_stores_that_were_set_aside_are_kept() {
     index.close();
     let (position, model) = loaded(&mut open(&room), Lane(0)).expect("whole");
     assert_eq!((position.map(|p| p.next), model), (Some(Offset(10)), model_at(10)));
+}
+
+#[test]
+fn whom_an_awaited_task_tells_of_its_end_is_loaded_with_the_lane() {
+    let room = room();
+    let mut index = open(&room);
+    index.load(Lane(0), |_| ()).expect("whole");
+    let told = r#"{"type":"kafka","project":"p","group":"g","topic":"t","feedback":{"deadline":"1h"},"on_result":{"topic":"done"}}"#;
+    let silent = told.replace(r#","on_result":{"topic":"done"}"#, "");
+    let definition = |n: u8, spec: &str| Change::Definition(TimerId([n; 16]), spec.into());
+    let changes = [definition(1, told), definition(2, &silent)];
+    index.apply(Lane(0), &changes, Offset(2), UnixMillis(7)).expect("applied");
+    index.close();
+    let mut found = Vec::new();
+    let collect = |held| {
+        if let Held::FollowUp(timer_id, _) = held {
+            found.push(timer_id);
+        }
+    };
+    open(&room).load(Lane(0), collect).expect("whole");
+    assert_eq!(found, [TimerId([1; 16])]);
 }
 
 /// What breaks an index, as far as these tests are concerned.

@@ -7,7 +7,7 @@ use waterclock::engine::member::{ErrorClass, Step};
 use waterclock::engine::messages::{
     Answer, Batch, ChangeReason, Destination, Event, HeaderRewrite, Produce,
 };
-use waterclock::engine::{BatchId, Limits, Offset, UnixMillis};
+use waterclock::engine::{BatchId, Limits, Offset, TopicId, UnixMillis};
 
 use super::mutating::reverse_ties;
 use super::{Flight, Phase, Positions, Up, number_of};
@@ -46,6 +46,7 @@ impl World {
                 Destination::Target(_) => "deliveries",
                 Destination::Dead => "dead letters",
                 Destination::Tasks => "tasks",
+                Destination::FollowUp => "follow-ups",
                 Destination::Timers => match &send.rewrite {
                     HeaderRewrite::Timer(said) => because(said.reason),
                     _ => "timers",
@@ -103,6 +104,7 @@ impl World {
             Destination::Dead => self.plan.setup.topics.dead(),
             Destination::Timers => self.plan.setup.topics.timers(),
             Destination::Tasks => self.plan.setup.topics.tasks(),
+            Destination::FollowUp => Arc::clone(self.plan.setup.topics.name(TopicId(0))),
         };
         let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
         let partition = match (send.partition, send.record.key()) {

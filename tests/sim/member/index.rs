@@ -5,8 +5,10 @@
 //! pending timers at a take-over, the timers that ended long ago, and the end of a timer that a cancel did not find.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use waterclock::engine::messages::{Answer, Event, Outcome};
+use waterclock::engine::task::follow_up::FollowUp;
 use waterclock::engine::timers::{
     self, About, CancelMark, Change, Ended, Forgettable, Found, Live, Timer, TimerId,
 };
@@ -34,6 +36,8 @@ pub struct Index {
     at: UnixMillis,
     timers: BTreeMap<TimerId, Timer>,
     cancel_marks: BTreeMap<TimerId, CancelMark>,
+    /// Of tasks whose executors report.
+    follow_ups: BTreeMap<TimerId, Arc<FollowUp>>,
 }
 
 impl Index {
@@ -43,11 +47,13 @@ impl Index {
             Change::CancelMark(mark) => drop(self.cancel_marks.insert(mark.timer_id, mark)),
             Change::ForgottenTimer(timer_id) => drop(self.timers.remove(&timer_id)),
             Change::ForgottenCancelMark(timer_id) => drop(self.cancel_marks.remove(&timer_id)),
+            Change::Definition(timer_id, definition) => {
+                let follow_up = FollowUp::of_awaited(&definition).map(Arc::new);
+                self.follow_ups.extend(follow_up.map(|follow_up| (timer_id, follow_up)));
+            }
+            Change::ForgottenDefinition(timer_id) => drop(self.follow_ups.remove(&timer_id)),
             // No lane is ever told of them.
-            Change::Attempt(_)
-            | Change::ForgottenAttempt(..)
-            | Change::Definition(..)
-            | Change::ForgottenDefinition(_) => {}
+            Change::Attempt(_) | Change::ForgottenAttempt(..) => {}
         }
     }
 }
@@ -259,6 +265,9 @@ impl World {
     fn tell_known(&mut self, slot: usize, lane: i32) {
         let index = self.members[slot].disk.lanes.get(&lane).cloned().unwrap_or_default();
         let mut live: Vec<Live> = index.timers.values().filter_map(Timer::live).collect();
+        for live in &mut live {
+            live.follow_up = index.follow_ups.get(&live.timer_id).map(Arc::clone);
+        }
         let mut cancel_marks: Vec<CancelMark> = index.cancel_marks.values().copied().collect();
         match self.mutation {
             Some(Mutation::ForgetsVoids) => cancel_marks.clear(),

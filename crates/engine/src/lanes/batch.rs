@@ -160,7 +160,7 @@ impl LaneEngine {
         (source, offset): (Source, Offset),
         (send, mark): (Produce, Option<Mark>),
         named: Option<Named>,
-        Beside { timer, copy }: Beside,
+        Beside { timer, copy, follow_up }: Beside,
     ) {
         let held = send.record.size();
         if let Some(mark) = mark {
@@ -170,8 +170,8 @@ impl LaneEngine {
         let is_hop = matches!(send.to, Destination::Lane(_));
         builder.push(Some((source, offset)), send, held);
         let goes_on = copy.is_some();
-        if let Some(copy) = copy {
-            builder.push_beside((source, offset), copy);
+        for send in copy.into_iter().chain(follow_up) {
+            builder.push_beside((source, offset), send);
         }
         match (named, timer) {
             (Some(Named { timer_id, task: Some(after), .. }), Some(record)) => {

@@ -29,18 +29,18 @@ impl LaneEngine {
         if self.poison.is_delivered(entry.source, entry.offset) {
             return self.finish_delivered(now, entry);
         }
-        let timer = self.end_dead(now, &entry, refusal.code);
+        let dead = self.end_dead(now, &entry, refusal.code, Some(&refusal));
         let answer =
             if entry.decided { None } else { answer(&entry, Outcome::Refused(refusal.code)) };
-        let never_pending = self.never_pending(&entry, refusal.code);
+        let never_pending = self.never_pending(now, &entry, &refusal);
         let PendingRecord { source, offset, appended, record, timer_id, .. } = entry;
         let letter =
             PendingWrite { answer, ..self.letter((source, offset), appended, record, refusal) };
-        match (timer, never_pending) {
-            (None, Some((timer_id, change))) => {
-                self.write_once_recalled(now, (source.lane, timer_id), letter, change);
+        match (dead, never_pending) {
+            (None, Some((timer_id, dead))) => {
+                self.write_once_recalled(now, (source.lane, timer_id), letter, dead);
             }
-            (timer @ Some(_), _) => self.write_dead_letter_and_change(source.lane, letter, timer),
+            (dead @ Some(_), _) => self.write_dead_letter_and_change(source.lane, letter, dead),
             (None, None) => self.write_dead_letter(letter, timer_id.is_some()),
         }
     }
@@ -60,7 +60,9 @@ impl LaneEngine {
         let never_pending = verdict::never_pending(&setup, source, offset, appended, &record);
         let never_pending =
             never_pending.filter(|(timer_id, _)| self.is_news(source.lane, *timer_id));
-        let change = never_pending.map(|(timer_id, make)| (timer_id, make(refusal.code)));
+        let change = never_pending.map(|(timer_id, make)| {
+            (timer_id, DeadTimer { change: make(refusal.code), follow_up: None })
+        });
         let letter = self.letter((source, offset), appended, record, refusal);
         // A refused caller gets no other answer.
         let about = About::Before(Version { first_appended: appended, offset });
@@ -87,9 +89,19 @@ impl LaneEngine {
     }
 
     /// Ends the live version with its dead letter, and gives the record that says so; none for any other record.
-    fn end_dead(&mut self, now: UnixMillis, entry: &PendingRecord, code: Code) -> Option<Record> {
+    fn end_dead(
+        &mut self,
+        now: UnixMillis,
+        entry: &PendingRecord,
+        code: Code,
+        refusal: Option<&Refusal>,
+    ) -> Option<DeadTimer> {
+        let progress = entry.timer_id.and_then(|timer_id| self.timers.tasks.progress(timer_id));
         // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
-        self.end_live(now, entry, dead(code, now.max(entry.first_appended)))
+        let change = self.end_live(now, entry, dead(code, now.max(entry.first_appended)))?;
+        let failed = Some((code, refusal));
+        let follow_up = self.follow_up(now, entry, progress.unwrap_or_default(), failed);
+        Some(DeadTimer { change, follow_up })
     }
 
     /// Says that a task is dead whose letter somebody else has written.
@@ -99,9 +111,10 @@ impl LaneEngine {
         entry: &PendingRecord,
         code: Code,
     ) {
-        if let Some(record) = self.end_dead(now, entry, code) {
+        if let Some(DeadTimer { change, follow_up }) = self.end_dead(now, entry, code, None) {
             let reason = ChangeReason::Dead;
-            self.writes.push(PendingWrite::timer_change(entry.source.lane, record, reason));
+            self.write_follow_up(follow_up);
+            self.writes.push(PendingWrite::timer_change(entry.source.lane, change, reason));
         }
     }
 
@@ -128,7 +141,13 @@ impl LaneEngine {
     /// The timer change for a record that is refused before it was pending. The timer counts as dead since before the
     /// record came, which tells this record from the version that was pending. There is no change if another version is
     /// pending, or if the record creates no version.
-    fn never_pending(&self, entry: &PendingRecord, code: Code) -> Option<(TimerId, Record)> {
+    fn never_pending(
+        &self,
+        now: UnixMillis,
+        entry: &PendingRecord,
+        refusal: &Refusal,
+    ) -> Option<(TimerId, DeadTimer)> {
+        let code = refusal.code;
         let makes = !matches!(entry.origin, Origin::Cancel(_) | Origin::Replace(Some(_)));
         let timer_id = entry.timer_id.filter(|_| makes && !entry.decided)?;
         if !self.is_news(entry.source.lane, timer_id) {
@@ -140,7 +159,10 @@ impl LaneEngine {
             .as_ref()
             .map(|task| self.kept(entry.first_appended, Some(&task.project), Progress::default()));
         let stage = StateChange { task, ..dead(code, verdict::before(entry.first_appended)) };
-        Some((timer_id, verdict::timer_change(entry, &directive, stage)?))
+        let change = verdict::timer_change(entry, &directive, stage)?;
+        let failed = Some((code, Some(refusal)));
+        let follow_up = self.follow_up(now, entry, Progress::default(), failed);
+        Some((timer_id, DeadTimer { change, follow_up }))
     }
 
     /// Whether it may be said what became of a record of this timer that was refused.
@@ -155,9 +177,9 @@ impl LaneEngine {
         now: UnixMillis,
         of: Of,
         letter: PendingWrite,
-        change: Record,
+        dead: DeadTimer,
     ) {
-        self.timers.past.wait(of, Waiting::Refused(Box::new((letter, change))));
+        self.timers.past.wait(of, Waiting::Refused(Box::new((letter, dead))));
         self.agenda.wake(now);
     }
 
@@ -166,13 +188,14 @@ impl LaneEngine {
         &mut self,
         lane: Lane,
         letter: PendingWrite,
-        change: Option<Record>,
+        dead: Option<DeadTimer>,
     ) {
-        let with_next = change.is_some();
+        let with_next = dead.is_some();
         self.writes.push(PendingWrite { with_next, ..letter });
-        let change =
-            change.map(|change| PendingWrite::timer_change(lane, change, ChangeReason::Dead));
-        self.writes.extend(change);
+        if let Some(DeadTimer { change, follow_up }) = dead {
+            self.write_follow_up(follow_up);
+            self.writes.push(PendingWrite::timer_change(lane, change, ChangeReason::Dead));
+        }
     }
 
     /// A dead letter waits for its batch.
@@ -203,6 +226,14 @@ impl LaneEngine {
         let send = Produce { to: Destination::Dead, partition, record, rewrite, due, expires };
         PendingWrite::of(Some((source, offset)), send)
     }
+}
+
+/// What is written of a timer that is dead, beside its letter.
+#[derive(Debug)]
+pub(super) struct DeadTimer {
+    change: Record,
+    /// Of a task: who wishes it is told.
+    follow_up: Option<Produce>,
 }
 
 /// A timer is dead by this code.

@@ -269,7 +269,7 @@ impl LaneEngine {
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
-        Delivery { partition, trace, timer, with_executor: awaited }: Delivery,
+        Delivery { partition, trace, timer, task, with_executor: awaited }: Delivery,
         mark: Option<Mark>,
         builder: &mut BatchBuilder,
     ) {
@@ -283,6 +283,8 @@ impl LaneEngine {
             Ok(copy) => copy,
             Err(refusal) => return self.refuse(now, *entry, refusal),
         };
+        let task = task.filter(|_| timer.is_some());
+        let follow_up = task.and_then(|progress| self.follow_up(now, &entry, progress, None));
         let PendingRecord {
             source,
             offset,
@@ -297,7 +299,7 @@ impl LaneEngine {
         let rewrite = HeaderRewrite::Deliver { trace, from: source.topic, first_appended };
         let to = Destination::Target(target);
         let send = Produce { to, partition, record, rewrite, due, expires };
-        let beside = Beside { timer, copy };
+        let beside = Beside { timer, copy, follow_up };
         self.load(now, builder, (source, offset), (send, order, mark), named, beside);
     }
 }

@@ -143,6 +143,7 @@ impl Timers {
             let mark = self.table.cancel_mark(lane, live.timer_id);
             if !mark.is_some_and(|mark| mark.covers(live.version)) {
                 self.table.know_live(lane, live);
+                self.tasks.set_follow_up(live.timer_id, live.follow_up.clone());
                 if let Some(progress) = live.task {
                     self.know_task(lane, live, progress);
                 }
@@ -243,6 +244,7 @@ impl Timers {
 
     fn end_task(&mut self, lane: Lane, timer_id: TimerId) {
         self.set_put_off(lane, timer_id, false);
+        self.tasks.forget_follow_up(timer_id);
         if self.tasks.progress(timer_id).is_some() {
             let scope = self.scope(lane, timer_id);
             self.tasks.end(lane, timer_id, scope.as_ref());

@@ -21,9 +21,10 @@ use super::super::timers::{Ended, TimerId};
 use super::super::verdict::{Origin, PendingRecord};
 use super::batches::Batches;
 use super::behind::Behind;
+use super::dead_letters::DeadTimer;
 use super::rank::Rank;
 use super::writes::{PendingWrite, Writes};
-use super::{Lane, Millis, Record, UnixMillis};
+use super::{Lane, Millis, UnixMillis};
 
 /// A table of 128 KiB: with 20,000 ends a second one in a hundred records that are moved within 10 ms asks in vain.
 const SLOTS: usize = 1 << 14;
@@ -38,8 +39,8 @@ pub(super) type Of = (Lane, TimerId);
 pub(super) enum Waiting {
     /// It is decided about then.
     Entry(Box<PendingRecord>),
-    /// Its dead letter, and the timer change to write if nothing is known of the timer.
-    Refused(Box<(PendingWrite, Record)>),
+    /// Its dead letter, and what to write beside it if nothing is known of the timer.
+    Refused(Box<(PendingWrite, DeadTimer)>),
 }
 
 /// Records that wait for the outcome of one timer.

@@ -47,6 +47,8 @@ pub(super) struct Beside {
     pub(super) timer: Option<Record>,
     /// The copy of a task that is delivered, and goes on.
     pub(super) copy: Option<Produce>,
+    /// The follow-up of a task that ends with its delivery.
+    pub(super) follow_up: Option<Produce>,
 }
 
 impl Suspected {

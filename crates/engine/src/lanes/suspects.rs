@@ -39,7 +39,13 @@ impl Suspect {
         let Carried { source, offset, to } = carried;
         match (blame, to) {
             (Blame::Late | Blame::Expired, _)
-            | (_, Destination::Dead | Destination::Timers | Destination::Tasks)
+            | (
+                _,
+                Destination::Dead
+                | Destination::Timers
+                | Destination::Tasks
+                | Destination::FollowUp,
+            )
             | (Blame::Target | Blame::Unclear, Destination::Lane(_)) => None,
             (Blame::Target, Destination::Target(name)) => Some(Self::Target(Arc::clone(name))),
             (Blame::Record | Blame::Unclear, Destination::Target(_))
@@ -89,7 +95,10 @@ impl<T> Suspects<T> {
             return None;
         }
         let target = match to {
-            Destination::Dead | Destination::Timers | Destination::Tasks => return None,
+            Destination::Dead
+            | Destination::Timers
+            | Destination::Tasks
+            | Destination::FollowUp => return None,
             Destination::Target(name) => {
                 self.groups.get(&Suspect::Target(Arc::clone(name))).copied()
             }
@@ -211,8 +220,10 @@ impl<T> Suspects<T> {
                 by_itself
                     && batch
                         .iter()
-                        // A timer change goes with a record. Kafka refuses it only for good.
-                        .filter(|carried| carried.to != Destination::Timers)
+                        // A timer change and a follow-up go with a record. Kafka refuses them only for good.
+                        .filter(|carried| {
+                            !matches!(carried.to, Destination::Timers | Destination::FollowUp)
+                        })
                         .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }
             _ => false,

@@ -8,6 +8,7 @@
 
 mod by_hand;
 mod feedback;
+mod follow_up;
 
 use std::sync::Arc;
 
@@ -254,6 +255,7 @@ impl LaneEngine {
         if let Some(progress) = progress {
             self.timers.set_progress(lane, timer_id, progress);
         }
+        self.timers.tasks.set_follow_up(timer_id, entry.follow_up_of_awaited());
         let key = progress::definition_key(timer_id);
         let definition = Record::new(Some(&key), Some(&definition), std::iter::empty());
         self.writes.push(PendingWrite::timer_change(lane, definition, ChangeReason::Created));
@@ -384,7 +386,7 @@ impl LaneEngine {
             due,
             expires: None,
         };
-        let beside = Beside { timer: said, copy: None };
+        let beside = Beside { timer: said, ..Beside::default() };
         self.load(now, builder, (source, offset), (send, order, None), Some(named), beside);
     }
 
@@ -439,9 +441,10 @@ impl LaneEngine {
         let next = feedback::not_at_once(now, next);
         let (Next::Again(after) | Next::Failed(after, _)) = next else { return Some(entry) };
         let lane = entry.source.lane;
-        self.write_attempt(lane, timer_id, before, &next, result);
+        self.write_attempt(lane, timer_id, before, &next, result.clone());
         self.timers.set_progress(lane, timer_id, after);
         if let Next::Failed(..) = next {
+            entry.ends_with(&result);
             return Some(entry);
         }
         self.write_progress(now, &entry, after, TimerState::Delay);
@@ -543,6 +546,11 @@ impl LaneEngine {
                 self.route(now, entry);
             }
             Next::Ended(after, state) => {
+                if state == TimerState::Delivered {
+                    entry.ends_with(&result);
+                    let follow_up = self.follow_up(now, &entry, after, None);
+                    self.write_follow_up(follow_up);
+                }
                 self.write_progress(now, &entry, after, state);
                 self.timers.end(now, lane, timer_id);
                 self.writes.complete_with((entry.source, entry.offset), entry.record);
@@ -550,12 +558,14 @@ impl LaneEngine {
             Next::Failed(after, code) if result.letter => {
                 // Its worker has written its letter.
                 self.timers.set_progress(lane, timer_id, after);
+                entry.ends_with(&result);
                 self.end_without_letter(now, &entry, code);
                 self.writes.complete_with((entry.source, entry.offset), entry.record);
             }
             Next::Failed(after, code) => {
                 // What its letter says of it.
                 self.timers.set_progress(lane, timer_id, after);
+                entry.ends_with(&result);
                 let refusal =
                     altered.unwrap_or_else(|| Refusal::new(code, failure(&result, after)));
                 self.refuse(now, *entry, refusal);

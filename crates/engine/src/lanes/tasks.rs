@@ -17,6 +17,7 @@ mod pace;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::super::task::follow_up::FollowUp;
 use super::super::task::registry::Registry;
 use super::super::task::scope::{Limits, SERVICE_CONCURRENCY, Serving};
 use super::super::timers::{ByName, HeldBy, Progress, TimerId};
@@ -139,6 +140,8 @@ pub(super) struct Tasks {
     progress: ByName<Progress>,
     /// How far executors said that they are, of those that were heard of here.
     cursors: ByName<Arc<str>>,
+    /// Of those whose executors report, and of whose end somebody is told: what that needs beside what is reported.
+    follow_ups: ByName<Arc<FollowUp>>,
     scopes: BTreeMap<(Lane, Scope), ScopeState>,
     /// Credits in use.
     projects: HashMap<(Lane, Arc<str>), u32>,
@@ -163,6 +166,7 @@ impl Tasks {
             lanes,
             progress: ByName::default(),
             cursors: ByName::default(),
+            follow_ups: ByName::default(),
             scopes: BTreeMap::new(),
             projects: HashMap::new(),
             of_lanes: vec![LaneState::default(); usize::from(lanes)],
@@ -238,6 +242,23 @@ impl Tasks {
     /// An executor says how far it is.
     pub(super) fn set_cursor(&mut self, timer_id: TimerId, cursor: &str) {
         self.cursors.insert(timer_id, Arc::from(cursor));
+    }
+
+    /// What is needed to tell of the end of a task whose executor reports it; `None`: nobody is told.
+    pub(super) fn follow_up(&self, timer_id: TimerId) -> Option<Arc<FollowUp>> {
+        self.follow_ups.get(&timer_id).map(Arc::clone)
+    }
+
+    /// A task is pending whose executor will report.
+    pub(super) fn set_follow_up(&mut self, timer_id: TimerId, follow_up: Option<Arc<FollowUp>>) {
+        if let Some(follow_up) = follow_up {
+            self.follow_ups.insert(timer_id, follow_up);
+        }
+    }
+
+    /// A task is pending no more, whether it was ever dispatched or not.
+    pub(super) fn forget_follow_up(&mut self, timer_id: TimerId) {
+        self.follow_ups.remove(&timer_id);
     }
 
     /// A task is that far now. `scope`: whose limits it is under, if it makes calls.

@@ -40,14 +40,14 @@ impl LaneEngine {
                 match waiting {
                     Waiting::Entry(entry) => self.admit(now, entry, out),
                     Waiting::Refused(refused) => {
-                        let (letter, change) = *refused;
+                        let (letter, dead) = *refused;
                         let is_live = self.timers.table().live(lane, timer_id).is_some();
                         // What waited before it may have been pending, and ended.
                         let is_known = is_live || !self.timers.past.is_blank((lane, timer_id));
                         self.write_dead_letter_and_change(
                             lane,
                             letter,
-                            (!is_known).then_some(change),
+                            (!is_known).then_some(dead),
                         );
                     }
                 }

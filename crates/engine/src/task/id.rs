@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::header::ID_MAX;
-use crate::{Lane, Millis, murmur2};
+use crate::{Lane, Millis, Offset, UnixMillis, murmur2};
 
 /// Longest request id, in bytes.
 pub const REQUEST_ID_MAX: usize = 128;
@@ -21,6 +21,8 @@ pub const REQUEST_ID_MAX: usize = 128;
 const DOMAIN: &[u8] = b"waterclock task";
 /// What is hashed before an id to spread tasks over a window.
 const WINDOW: &[u8] = b"waterclock window";
+/// What is hashed before a version and an id to make the id of its follow-up.
+const FOLLOW_UP: &[u8] = b"waterclock follow-up";
 /// What is hashed before an id to make one that no task has.
 const ABSENT: &[u8] = b"waterclock no task";
 /// Hex digits of a hash of a key.
@@ -39,8 +41,8 @@ pub enum IdError {
 
 /// The id of a task: 1 to 255 bytes of `a-z 0-9 . _ @ -`.
 ///
-/// Most are 32 hex digits. Where the task has a key, `k`, eight hex digits and `-` stand before them. Schedules and runs
-/// have ids with words in them.
+/// Most are 32 hex digits. Where the task has a key, or follows another one, `k`, eight hex digits and `-` stand before them.
+/// Schedules and runs have ids with words in them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct TaskId(Box<str>);
@@ -116,12 +118,26 @@ impl TaskId {
         Millis(u64::from_be_bytes(bytes).checked_rem(window.0).unwrap_or(0))
     }
 
+    /// The id of the task that tells how a version of this one ended: that which was appended then, there. It is of the same lane.
+    #[must_use]
+    pub fn follow_up(&self, (first_appended, offset): (UnixMillis, Offset)) -> Self {
+        let hash = Sha256::new()
+            .chain_update(FOLLOW_UP)
+            .chain_update(first_appended.0.to_be_bytes())
+            .chain_update(offset.0.to_be_bytes())
+            .chain_update(self.0.as_bytes());
+        self.beside(hash)
+    }
+
     /// Another id, of the same lane, that no task has.
     #[must_use]
     pub fn absent_beside(&self) -> Self {
-        let hash = Sha256::new().chain_update(ABSENT).chain_update(self.0.as_bytes()).finalize();
+        self.beside(Sha256::new().chain_update(ABSENT).chain_update(self.0.as_bytes()))
+    }
+
+    fn beside(&self, hash: Sha256) -> Self {
         let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash[..16]);
+        bytes.copy_from_slice(&hash.finalize()[..16]);
         Self(format!("k{:08x}-{:032x}", self.lane_hash(), u128::from_be_bytes(bytes)).into())
     }
 

@@ -70,6 +70,17 @@ impl Default for Retry {
 }
 
 impl Retry {
+    /// That of follow-ups to whom no service says another one: five more attempts within 2 min 35 s.
+    pub(super) const fn of_follow_up() -> Self {
+        Self {
+            count: 5,
+            interval: Millis(5_000),
+            backoff: Backoff::Exponential,
+            max_interval: Millis::HOUR,
+            jitter: 0,
+        }
+    }
+
     /// Attempts after the first one.
     #[must_use]
     pub const fn count(&self) -> u32 {

@@ -18,6 +18,7 @@ use super::super::header::{TOPIC_WANTED, is_topic_name};
 use super::fields::{
     Fields, Length, Wrongs, base64, bytes, document, integer, item, length, text, to_json, wanted,
 };
+use super::follow_up::CONTENT_TYPE;
 use super::id::REQUEST_ID_MAX;
 use super::retry::Retry;
 use super::{Wrong, retry};
@@ -297,6 +298,38 @@ impl Spec {
             .inside("on_result", wrongs)
             .and_then(|inside| read_on_result(&inside, &fields.at("on_result"), wrongs));
         Some(Self { project: project?, group: group?, request_id, kind: kind?, retry, on_result })
+    }
+
+    /// That of the task of a project and group by which is told how another one ended. Nobody is told how it ends itself.
+    pub(super) fn of_follow_up(
+        (project, group): (&str, &str),
+        to: &OnResult,
+        retry: Option<Retry>,
+    ) -> Self {
+        let post = |address: Address| {
+            let (name, value) = CONTENT_TYPE;
+            Kind::Http(Http {
+                address,
+                method: Method::Post,
+                headers: vec![(name.to_owned(), value.to_owned())],
+                timeout: None,
+                expect: Expect::default(),
+                poll: None,
+                feedback: None,
+            })
+        };
+        let kind = match to {
+            OnResult::Url(url) => post(Address::Url(url.clone())),
+            OnResult::Service(name) => post(Address::Service { name: name.clone(), path: None }),
+            OnResult::Topic(topic) => Kind::Kafka(Kafka {
+                topic: topic.clone(),
+                partition: None,
+                key: None,
+                feedback: None,
+            }),
+        };
+        let (project, group) = (project.to_owned(), group.to_owned());
+        Self { project, group, request_id: None, kind, retry, on_result: None }
     }
 
     /// The project.

@@ -13,6 +13,7 @@ use super::super::state::{
     Bound, Dispatched, Kind, Sealed, State, SubmissionOrder, TaskState, intake_tag,
 };
 use super::super::task::digest;
+use super::super::task::follow_up::FollowUp;
 use super::super::task::result::TaskResult;
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{GRPC_TARGET, Progress, TimerId, Version};
@@ -283,7 +284,20 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
     let progress = Progress::default();
     let label = format!("{}/{}", spec.project(), spec.group()).into();
     let feedback = spec.feedback();
-    TaskPart { turn, trigger, digest, project, label, scope, partition, feedback, progress }
+    let follow_up = FollowUp::of(spec).map(Arc::new);
+    TaskPart {
+        turn,
+        trigger,
+        digest,
+        project,
+        label,
+        scope,
+        partition,
+        feedback,
+        progress,
+        follow_up,
+        last: None,
+    }
 }
 
 /// What stands for the target of a task: its topic, or whom it calls. No topic has a colon in its name.

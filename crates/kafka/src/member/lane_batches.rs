@@ -60,6 +60,7 @@ impl BatchOwner for LaneBatches {
             Destination::Dead => &self.dead,
             Destination::Timers => &self.timers,
             Destination::Tasks => &self.tasks,
+            Destination::FollowUp => self.setup.topics.name(TopicId(0)),
         }
     }
 
@@ -144,7 +145,13 @@ impl BatchMetrics {
                     ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
                     _ => {}
                 },
-                (Destination::Dead | Destination::Timers | Destination::Tasks, _) => {}
+                (
+                    Destination::Dead
+                    | Destination::Timers
+                    | Destination::Tasks
+                    | Destination::FollowUp,
+                    _,
+                ) => {}
             }
         }
         told

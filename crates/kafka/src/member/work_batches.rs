@@ -37,9 +37,11 @@ impl BatchOwner for WorkBatches {
         match to {
             Destination::Target(name) => name,
             // A worker writes results, which name their topic, and dead letters.
-            Destination::Dead | Destination::Lane(_) | Destination::Timers | Destination::Tasks => {
-                &self.dead
-            }
+            Destination::Dead
+            | Destination::Lane(_)
+            | Destination::Timers
+            | Destination::Tasks
+            | Destination::FollowUp => &self.dead,
         }
     }
 

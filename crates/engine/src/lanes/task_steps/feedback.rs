@@ -24,6 +24,7 @@ use super::super::super::verdict::{self, PendingRecord};
 use super::super::super::{Millis, header, sealed};
 use super::super::tasks::decide::{Heard, Next, Policy, decide, hear};
 use super::super::writes::PendingWrite;
+use super::follow_up::Of;
 use super::{LaneEngine, Refusal, Retry, UnixMillis, failure, luck};
 
 /// When the record of an awaited task comes up next: its executor may begin to give signs meanwhile, and then its deadline is another.
@@ -203,6 +204,7 @@ impl LaneEngine {
         entry.decided = true;
         match next {
             Next::Failed(after, code) => {
+                entry.ends_with(&result);
                 let refusal = Refusal::new(*code, failure(&result, *after));
                 self.refuse(now, *entry, refusal);
             }
@@ -307,8 +309,20 @@ impl LaneEngine {
         next: &Next,
         result: TaskResult,
     ) {
-        let (lane, timer_id) = (entry.source.lane, of.0);
-        self.write_attempt(lane, timer_id, Progress { turn, ..before }, next, result);
+        let (lane, (timer_id, live)) = (entry.source.lane, of);
+        self.write_attempt(lane, timer_id, Progress { turn, ..before }, next, result.clone());
+        let told = self.timers.tasks.follow_up(timer_id).and_then(|follow_up| {
+            let of = Of {
+                lane,
+                follow_up: &follow_up,
+                record: &entry.record,
+                version: live.version,
+                trigger: live.due,
+                last: Some(&result),
+            };
+            self.follow_up_of(now, of, next.progress(), None)
+        });
+        self.write_follow_up(told);
         let said = self.said_by_cancel(now, &entry, of, next.progress(), TimerState::Delivered);
         let answer = self.answer_to(&entry, timer_id, Outcome::Reported(Reported::Finished));
         self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Delivered));

@@ -3,6 +3,7 @@
 mod by_hand;
 mod cost;
 mod feedback;
+mod follow_up;
 mod overdue;
 mod refused;
 mod world;

@@ -183,3 +183,22 @@ fn beside_each_task_there_is_an_id_of_its_lane_that_no_task_has() {
         assert_ne!(of("shop", "b", key).absent_beside(), beside);
     }
 }
+
+#[test]
+fn a_follow_up_has_an_id_of_its_own_for_each_version_in_the_lane_of_its_task() {
+    let of = |id: &TaskId, at: u64, offset: i64| id.follow_up((UnixMillis(at), Offset(offset)));
+    for key in [None, Some(&b"o-17"[..])] {
+        let task = TaskId::of_request("shop", "r", key).expect("sound");
+        let follow_up = of(&task, 5, 7);
+        assert_eq!(TaskId::parse(follow_up.as_str()), Ok(follow_up.clone()));
+        assert_eq!(of(&task, 5, 7), follow_up, "the same again");
+        let other = TaskId::of_request("shop", "s", key).expect("sound");
+        let others = [of(&task, 5, 8), of(&task, 6, 7), of(&other, 5, 7), task.absent_beside()];
+        assert!(!others.contains(&follow_up));
+        for lanes in [1, 2, 6, 48, 1_000] {
+            assert_eq!(follow_up.lane_of(lanes), task.lane_of(lanes));
+            // Nor is that of a follow-up's anywhere else.
+            assert_eq!(of(&follow_up, 1, 1).lane_of(lanes), task.lane_of(lanes));
+        }
+    }
+}

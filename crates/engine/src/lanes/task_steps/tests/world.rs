@@ -16,10 +16,12 @@ use crate::sealed::Ticket;
 use crate::sealed::{self, CopyTerms, Submission, WantedCopy, Work};
 use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::{State, StateKey, intake_tag};
+use crate::task::follow_up::FollowUp;
 use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::Spec;
+use crate::timers::progress::definition_key;
 use crate::timers::{Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState};
 use crate::work::{
     CallEnd, CallId, Entry, Now, Position, Taken, Task, WorkAction, WorkEngine, WorkEvent,
@@ -363,6 +365,19 @@ impl World {
             .any(|change| matches!(change, Change::Definition(of, _) if *of == name))
     }
 
+    /// How often a task was submitted.
+    pub(super) fn submitted(&self, id: &TaskId) -> usize {
+        let source = Source { topic: TopicId(0), lane: id.lane_of(LANES) };
+        let log = self.logs.get(&source).map_or(&[][..], Vec::as_slice);
+        let is_of = |record: &Record| {
+            let mut headers = record.headers();
+            headers.any(|(name, of)| {
+                name == header::ID.as_bytes() && of == Some(id.as_str().as_bytes())
+            })
+        };
+        log.iter().filter(|(_, record)| is_of(record)).count()
+    }
+
     pub(super) fn calls_of(&self, id: &TaskId) -> Vec<&Called> {
         self.calls.iter().filter(|call| call.id == id.as_str()).collect()
     }
@@ -409,6 +424,12 @@ impl World {
                     Change::Timer(timer) => live.extend(timer.live()),
                     Change::CancelMark(mark) => cancel_marks.push(*mark),
                     _ => {}
+                }
+            }
+            for live in &mut live {
+                let key = (lane.0, definition_key(live.timer_id).to_vec());
+                if let Some(Change::Definition(_, definition)) = self.timers.get(&key) {
+                    live.follow_up = FollowUp::of_awaited(definition).map(Arc::new);
                 }
             }
             self.tell_lanes(Event::TimersLoaded { lane, live, cancel_marks, last: true });
@@ -649,6 +670,10 @@ impl World {
                     self.hops += 1;
                     let lane = Lane(send.partition.expect("a lane") as u16);
                     self.append(Source { topic: *topic, lane }, record);
+                }
+                (Destination::FollowUp, HeaderRewrite::Whole) => {
+                    let lane = Lane(send.partition.expect("a lane") as u16);
+                    self.append(Source { topic: TopicId(0), lane }, record);
                 }
                 (Destination::Tasks, _) => {
                     let partition = send.partition.expect("one") as usize;
