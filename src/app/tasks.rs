@@ -26,7 +26,9 @@ use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::report::Report;
 use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Address, Grpc, Kind, Spec};
-use crate::engine::timers::{self, TaskCancel, TaskCounts, TaskRecord, TaskReport, group_of};
+use crate::engine::timers::{
+    self, TaskCancel, TaskCounts, TaskRecord, TaskReport, TimerState, Version, group_of,
+};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{RegistryFeed, SubmitError, meta};
 use crate::timers::service::{self, Service};
@@ -422,6 +424,8 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
             deadline: feedback.deadline.into(),
             heartbeat: Some(feedback.heartbeat.into()),
         }),
+        follow_up: spec.as_ref().and_then(Spec::on_result).and_then(|_| follow_up(task)),
+        on_result: spec.as_ref().and_then(Spec::on_result).map(Into::into),
         headers: http
             .map(|http| &http.headers)
             .or_else(|| grpc.map(|grpc| &grpc.headers))
@@ -460,6 +464,13 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         payload: None,
         project,
     }
+}
+
+/// The id of the follow-up of a task that has one, if it has ended so that one was written.
+fn follow_up(task: &TaskRecord) -> Option<String> {
+    let is_told = matches!(task.timer.state, TimerState::Delivered | TimerState::Dead);
+    let Version { first_appended, offset } = task.timer.version;
+    is_told.then(|| task.id.follow_up((first_appended, offset)).to_string())
 }
 
 fn retry(of: &Retry) -> RetryInfo {
@@ -553,6 +564,30 @@ mod tests {
 
     fn shown(state: TimerState, progress: Progress, now: u64) -> TaskView {
         view(&record(state, progress), UnixMillis(now), &Registry::default())
+    }
+
+    #[test]
+    fn a_task_that_has_ended_names_the_task_by_which_that_is_told() {
+        let to = |of: &str| {
+            let spec = format!(
+                r#"{{"type":"http","project":"shop","group":"orders","service":"billing"{of}}}"#
+            );
+            move |state| {
+                let of = record(state, Progress { turn: 1, ..Progress::default() });
+                let task = TaskRecord { spec: Some(spec.as_str().into()), ..of };
+                let shown = view(&task, UnixMillis(300), &Registry::default());
+                (shown.on_result.is_some(), shown.follow_up)
+            }
+        };
+        let told = to(r#","on_result":{"topic":"done"}"#);
+        let id = TaskId::parse("9f2c").unwrap().follow_up((UnixMillis(5), Offset(1))).to_string();
+        for state in [TimerState::Delivered, TimerState::Dead] {
+            assert_eq!(told(state), (true, Some(id.clone())), "{state:?}");
+            assert_eq!(to("")(state), (false, None), "{state:?}");
+        }
+        for state in [TimerState::Delay, TimerState::Cancelled, TimerState::Expired] {
+            assert_eq!(told(state), (true, None), "{state:?}");
+        }
     }
 
     #[test]

@@ -13,8 +13,8 @@ use super::list::Moment;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::tasks::model::{
     CancelAnswer, CancelOutcome, Created, FeedbackInfo, GrpcTask, HeartbeatAnswer, HeartbeatReport,
-    HttpTask, KafkaTask, Length, PollInfo, ReportAnswer, ReportOutcome, ResultReport, RetryInfo,
-    TaskBase, TaskStatus, TaskView,
+    HttpTask, KafkaTask, Length, PollInfo, ReportAnswer, ReportOutcome, ResultReport, ResultTo,
+    RetryInfo, TaskBase, TaskStatus, TaskView,
 };
 use crate::client::http::Method;
 use crate::config::Overrides;
@@ -151,6 +151,9 @@ struct Common {
     /// The same from the first heartbeat on [default: the deadline]
     #[arg(long, value_name = "DURATION", value_parser = length, requires = "deadline")]
     heartbeat: Option<Length>,
+    /// Who is told how it ended: topic=NAME, service=NAME (one of the project) or url=URL
+    #[arg(long, value_name = "WHO", value_parser = told)]
+    on_result: Option<ResultTo>,
     #[command(flatten)]
     to: To,
 }
@@ -174,8 +177,7 @@ impl Common {
                 backoff: self.backoff.clone(),
                 ..RetryInfo::default()
             }),
-            // Nobody is told of the end in this release.
-            on_result: None,
+            on_result: self.on_result.clone(),
         }
     }
 
@@ -436,6 +438,19 @@ pub(super) fn length(text: &str) -> Result<Length, String> {
 fn pair(text: &str) -> Result<(String, String), String> {
     let pair = text.split_once('=').map(|(name, value)| (name.to_owned(), value.to_owned()));
     pair.ok_or_else(|| "want NAME=VALUE".to_owned())
+}
+
+/// Who is told how a task ended.
+fn told(text: &str) -> Result<ResultTo, String> {
+    let to = |name: &str| Some(name.to_owned()).filter(|name| !name.is_empty());
+    let none = ResultTo::default();
+    let to = match text.split_once('=') {
+        Some(("topic", name)) => to(name).map(|topic| ResultTo { topic: Some(topic), ..none }),
+        Some(("service", name)) => to(name).map(|name| ResultTo { service: Some(name), ..none }),
+        Some(("url", url)) => to(url).map(|url| ResultTo { url: Some(url), ..none }),
+        _ => None,
+    };
+    to.ok_or_else(|| "want topic=NAME, service=NAME or url=URL".to_owned())
 }
 
 impl Task {
@@ -818,6 +833,24 @@ mod tests {
                 let line = format!("x create {of_type} --project p --group g --in 1s {more}");
                 assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
             }
+        }
+    }
+
+    #[test]
+    fn somebody_may_be_told_how_a_task_ended() {
+        let start = "x create http --project p --group g --in 1s --url http://a.example/";
+        for (to, want) in [
+            ("topic=orders.done", json!({"topic": "orders.done"})),
+            ("service=billing", json!({"service": "billing"})),
+            ("url=http://a.example/?a=b", json!({"url": "http://a.example/?a=b"})),
+        ] {
+            let body = body(&format!("{start} --on-result {to}"));
+            assert_eq!(body["on_result"], want);
+            assert!(request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20).is_ok());
+        }
+        for to in ["orders.done", "topic=", "queue=orders", "http://a.example/"] {
+            let line = format!("{start} --on-result {to}");
+            assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{to}");
         }
     }
 

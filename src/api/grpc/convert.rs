@@ -3,13 +3,14 @@
 use serde_json::{Map, Value, json};
 use waterclock_proto::v1;
 use waterclock_proto::v1::header::Content;
+use waterclock_proto::v1::on_result::To;
 
 use super::super::projects::model::{
     EndedTasks, PendingTasks, ProjectRow, ProjectSettings, ProjectStats, ProjectView,
     RefusedCreates, ServiceSettings, ServiceView,
 };
 use super::super::tasks::model::{
-    self, CancelOutcome, Length, PausedBy, RetryInfo, TaskStatus, TaskView, WaitsFor,
+    self, CancelOutcome, Length, PausedBy, ResultTo, RetryInfo, TaskStatus, TaskView, WaitsFor,
 };
 use crate::engine::Millis;
 use crate::engine::header::duration_with_unit;
@@ -105,6 +106,16 @@ fn base(
         put_span(&mut fields, "deadline", feedback.deadline);
         put_span(&mut fields, "heartbeat", feedback.heartbeat);
         map.insert("feedback".to_owned(), fields.into());
+    }
+    if let Some(on_result) = options.on_result {
+        let to = on_result.to.map(|to| match to {
+            To::Topic(topic) => ("topic", topic),
+            To::Service(service) => ("service", service),
+            To::Url(url) => ("url", url),
+        });
+        // None of the three is refused by the reader.
+        let fields = to.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+        map.insert("on_result".to_owned(), fields.collect::<Map<String, Value>>().into());
     }
     if let Some(poll) = options.poll {
         let mut fields = Map::new();
@@ -414,6 +425,10 @@ pub(super) fn task(of: TaskView) -> v1::Task {
             deadline: length(&of.deadline),
             heartbeat: of.heartbeat.as_ref().and_then(length),
         }),
+        on_result: of.on_result.map(|ResultTo { topic, service, url }| v1::OnResult {
+            to: topic.map(To::Topic).or(service.map(To::Service)).or(url.map(To::Url)),
+        }),
+        follow_up: of.follow_up.unwrap_or_default(),
     }
 }
 

@@ -37,10 +37,11 @@ pub(super) const OF_MESSAGE: &str = "message.";
 
 /// A field by its name in the messages: over HTTP what is ours stands beside the others.
 pub(super) fn field(at: &str) -> String {
-    const OPTIONS: [&str; 9] = [
+    const OPTIONS: [&str; 10] = [
         "delay",
         "poll",
         "feedback",
+        "on_result",
         "expires_at",
         "window",
         "timeout",

@@ -13,13 +13,14 @@ use axum::http::{HeaderValue, Uri, header};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
+use waterclock_proto::v1::on_result::To;
 use waterclock_proto::v1::projects_client::ProjectsClient;
 use waterclock_proto::v1::tasks_client::TasksClient;
 use waterclock_proto::v1::{self, header::Content, new_task};
 
 use super::super::auth::Peer;
 use super::super::tasks::Failure;
-use super::super::tasks::model::{CancelOutcome, FeedbackInfo, Length};
+use super::super::tasks::model::{CancelOutcome, FeedbackInfo, Length, ResultTo};
 use super::super::tasks::tests::{Api, FORGED, NOW, TICKET, task};
 use super::convert::Span;
 use crate::engine::UnixMillis;
@@ -137,6 +138,7 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
             timeout: span(7, 0),
             window: span(5, 0),
             feedback: None,
+            on_result: Some(v1::OnResult { to: Some(To::Topic("done".to_owned())) }),
             tls: false,
             named_service: "billing".to_owned(),
         }),
@@ -146,7 +148,7 @@ async fn a_task_that_is_created_over_grpc_is_the_one_that_http_creates() {
         "project": "shop", "group": "orders", "delay": "2250ms", "service": "billing", "path": "/expire", "method": "PUT",
         "headers": [["x-a", "b"], ["x-a", "c"]], "body": "{}", "request_id": "o-17", "expect": "2xx,404", "timeout": 7, "window": "5s",
         "retry": {"count": 3, "interval": "1500ms", "backoff": "exponential", "max_interval": "1m", "jitter": 0.25},
-        "poll": {"interval": "10s", "rounds": 9}, "expires_at": NOW + 60_000,
+        "poll": {"interval": "10s", "rounds": 9}, "expires_at": NOW + 60_000, "on_result": {"topic": "done"},
     });
     let least = v1::CreateHttpTaskRequest { request_id: "least".to_owned(), ..call() };
     let same_least = json!({
@@ -284,8 +286,11 @@ async fn what_is_wrong_is_named_as_the_messages_have_it_and_nothing_is_created()
     let headers = |headers| v1::CreateHttpTaskRequest { headers, ..call() };
     let bytes = v1::Header { name: "a".to_owned(), content: Some(Content::ValueBytes(vec![1])) };
     let of = v1::Options::default;
+    let told = |to| v1::Options { on_result: Some(v1::OnResult { to }), ..of() };
     #[rustfmt::skip]
-    let cases: [(&str, v1::CreateHttpTaskRequest, &[&str]); 14] = [
+    let cases: [(&str, v1::CreateHttpTaskRequest, &[&str]); 16] = [
+        ("nobody is told",      options(told(None)),                                                &["options.on_result"]),
+        ("no name of a topic",  options(told(Some(To::Topic("a b".into())))),                       &["options.on_result.topic"]),
         ("nothing",             v1::CreateHttpTaskRequest::default(),                               &["project", "group", "url", "trigger_at"]),
         ("two times",           options(v1::Options { delay: span(1, 0), ..of() }),                 &["options.delay"]),
         ("seconds",             v1::CreateHttpTaskRequest { trigger_at: 1_795_293_475, ..call() },  &["trigger_at"]),
@@ -507,6 +512,14 @@ async fn a_task_is_shown_whole_and_listed_by_what_is_asked_for() {
     };
     assert_eq!(grpc(Some("billing"), None), ("billing".to_owned(), String::new(), false));
     assert_eq!(grpc(None, Some("a:1")), (String::new(), "a:1".to_owned(), true));
+    let told = crate::api::tasks::model::TaskView {
+        on_result: Some(ResultTo { topic: Some("done".to_owned()), ..ResultTo::default() }),
+        follow_up: Some("k1".to_owned()),
+        ..task("h1", "shop")
+    };
+    let of = super::convert::task(told);
+    let to = v1::OnResult { to: Some(To::Topic("done".to_owned())) };
+    assert_eq!((of.on_result, of.follow_up.as_str()), (Some(to), "k1"));
     let asked = v1::ListTasksRequest {
         project: "shop".to_owned(),
         group: "orders".to_owned(),

@@ -19,7 +19,7 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Protocol;
 use crate::engine::task::request::{self, Batch, Due, Request, TaskType};
 use crate::engine::task::spec::{
-    Address, Feedback, GrpcAddress, HEARTBEAT_MIN_LARGE, Kind, LARGE_BYTES,
+    Address, Feedback, GrpcAddress, HEARTBEAT_MIN_LARGE, Kind, LARGE_BYTES, OnResult,
 };
 use crate::engine::{Millis, UnixMillis};
 
@@ -331,8 +331,27 @@ fn checked(
     {
         add("topic", "is not among the targets of its project".to_owned());
     }
-    if request.spec.on_result().is_some() {
-        add("on_result", "comes in a later release; want a task without it".to_owned());
+    // A follow-up is created by a lane, once the task has ended: what can be seen of it now is checked now.
+    match request.spec.on_result() {
+        Some(OnResult::Url(url)) => {
+            if let Err(detail) = tasks.screened(project_of, url) {
+                add("on_result.url", detail);
+            }
+        }
+        Some(OnResult::Topic(topic)) if project_of.permits(topic).is_err() => {
+            add("on_result.topic", "is not among the targets of its project".to_owned());
+        }
+        Some(OnResult::Service(name)) => {
+            let service = registry.service(project, name).map(|service| service.protocol);
+            if let Some(protocol) = service.filter(|protocol| *protocol != Protocol::Http) {
+                let detail = format!(
+                    "is a service that is called over {}; want one of protocol http",
+                    protocol.as_str()
+                );
+                add("on_result.service", detail);
+            }
+        }
+        Some(OnResult::Topic(_)) | None => {}
     }
     if let Some(Feedback { heartbeat, .. }) = request.spec.feedback() {
         let bytes = request.value.as_ref().map_or(0, Vec::len);

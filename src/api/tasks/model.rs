@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::engine::task::id::TaskId;
 use crate::engine::task::request::Header;
-use crate::engine::task::spec::Spec;
+use crate::engine::task::spec::{OnResult, Spec};
 use crate::engine::{Lane, Millis, UnixMillis};
 
 /// A length of time: seconds, or a text with units such as `1m30s` or `500ms`.
@@ -70,18 +70,28 @@ pub struct FeedbackInfo {
     pub heartbeat: Option<Length>,
 }
 
-/// Who hears how a task ended: exactly one of the three.
+/// Who is told how a task ended, by a task of its own: exactly one of the three.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ResultTo {
     /// A topic.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic: Option<String>,
-    /// A named service of the project.
+    /// A named service of the project: its address is called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub service: Option<String>,
     /// A URL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
+}
+
+impl From<&OnResult> for ResultTo {
+    fn from(to: &OnResult) -> Self {
+        match to {
+            OnResult::Topic(topic) => Self { topic: Some(topic.clone()), ..Self::default() },
+            OnResult::Service(name) => Self { service: Some(name.clone()), ..Self::default() },
+            OnResult::Url(url) => Self { url: Some(url.to_string()), ..Self::default() },
+        }
+    }
 }
 
 /// What every request for a task has.
@@ -109,7 +119,7 @@ pub struct TaskBase {
     /// When an attempt that failed is made again; else the policy of the service, else never.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry: Option<RetryInfo>,
-    /// Who hears how it ended.
+    /// Who is told how it ended: by a record for a topic, or by a POST.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub on_result: Option<ResultTo>,
 }
@@ -564,6 +574,12 @@ pub struct TaskView {
     /// Its executor reports what comes of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub feedback: Option<FeedbackInfo>,
+    /// Who is told how it ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_result: Option<ResultTo>,
+    /// The id of the task by which that is told, once it is finished or has failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub follow_up: Option<String>,
     /// Headers of its calls, as [name, value].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub headers: Vec<(String, String)>,

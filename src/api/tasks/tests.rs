@@ -359,6 +359,8 @@ pub(in crate::api) fn task(id: &str, project: &str) -> TaskView {
         expect: Some("2xx".to_owned()),
         poll: Some(PollInfo { interval: Length::Seconds(60), rounds: 9 }),
         feedback: None,
+        on_result: None,
+        follow_up: None,
         headers: vec![("x-a".to_owned(), "b".to_owned())],
         topic: None,
         partition: None,
@@ -446,7 +448,8 @@ async fn every_wrong_field_is_named_and_nothing_is_submitted() {
     let cases: Vec<(Value, &[&str])> = vec![
         (json!({"project": "Shop", "retry": {"count": -1}, "colour": 1}), &["colour", "project", "retry.count"]),
         (json!({"url": "http://169.254.169.254/latest"}),                 &["url"]),
-        (json!({"on_result": {"url": "http://169.254.169.254/"}}),        &["on_result"]),
+        (json!({"on_result": {"url": "http://169.254.169.254/"}}),        &["on_result.url"]),
+        (json!({"on_result": {"url": "https://a.example", "topic": "t"}}), &["on_result"]),
         (json!({"url": "http://169.254.169.254/", "delay": "401d"}),      &["url", "delay"]),
         (json!({"expires_at": NOW}),                                      &["expires_at"]),
         (json!({"headers": {"x-a": "b\r\nhost: evil"}}),                  &["headers[0][1]"]),
@@ -463,6 +466,40 @@ async fn every_wrong_field_is_named_and_nothing_is_submitted() {
         assert_eq!(told.headers[header::CONTENT_TYPE], "application/problem+json");
     }
     assert_eq!(api.world().submitted, []);
+}
+
+#[tokio::test]
+async fn who_is_told_of_a_task_has_to_be_somebody_whom_its_project_may_tell() {
+    let api = Api::new();
+    let settings = json!({"targets": ["orders\\..*"], "hosts": ["*.example"]});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &settings).await.status, 200);
+    for (name, settings) in [
+        ("billing", json!({"address": "https://b.example"})),
+        ("stock", json!({"address": "https://s.example", "protocol": "grpc"})),
+    ] {
+        let path = format!("/v1/projects/shop/services/{name}");
+        assert_eq!(api.ask("", "PUT", &path, &settings).await.status, 200);
+    }
+    for (to, wrong) in [
+        (json!({"topic": "orders.done"}), None),
+        (json!({"topic": "bills"}), Some("on_result.topic")),
+        (json!({"service": "billing"}), None),
+        // It may be put before the task ends.
+        (json!({"service": "later"}), None),
+        (json!({"service": "stock"}), Some("on_result.service")),
+        (json!({"url": "https://told.example/x"}), None),
+        (json!({"url": "https://elsewhere.test/x"}), Some("on_result.url")),
+    ] {
+        let told = api.create(&json!({"on_result": to, "url": "https://a.example/"})).await;
+        match wrong {
+            None => {
+                assert_eq!(told.status, 201, "{to}: {told:?}");
+                let submission = api.world().submitted.pop().expect("one");
+                assert!(submission.spec.on_result().is_some());
+            }
+            Some(place) => assert_eq!((told.status, told.places()), (422, vec![place]), "{to}"),
+        }
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::super::{output, table};
-use crate::api::tasks::model::{Attempt, FeedbackInfo, Length, TaskStatus, TaskView};
+use crate::api::tasks::model::{Attempt, FeedbackInfo, Length, ResultTo, TaskStatus, TaskView};
 use crate::engine::UnixMillis;
 
 fn time(at: Option<u64>) -> String {
@@ -111,6 +111,16 @@ pub(super) fn whole(task: &TaskView) -> String {
     if let Some(FeedbackInfo { deadline, heartbeat }) = &task.feedback {
         let beat = heartbeat.as_ref().map(|of| format!(", heartbeats within {}", length(of)));
         row("reports", format!("within {}{}", length(deadline), beat.unwrap_or_default()));
+    }
+    if let Some(ResultTo { topic, service, url }) = &task.on_result {
+        let to = [("topic", topic), ("service", service), ("url", url)];
+        let to = to
+            .into_iter()
+            .filter_map(|(kind, name)| Some(format!("{kind} {}", text(name.as_ref()?))));
+        row("tells", to.collect());
+    }
+    if let Some(follow_up) = &task.follow_up {
+        row("told by", text(follow_up));
     }
     if let Some(topic) = &task.topic {
         let at =
@@ -254,6 +264,8 @@ mod tests {
         assert!(cancelling.contains("cancel written, and not decided yet"), "{cancelling}");
         let reports = told(json!({"feedback": {"deadline": "1h", "heartbeat": 30}}));
         assert!(reports.contains("reports within 1h, heartbeats within 30s\n"), "{reports}");
+        let tells = told(json!({"on_result": {"service": "billing"}, "follow_up": "k17"}));
+        assert!(tells.contains("tells service billing\ntold by k17\n"), "{tells}");
         let polls = told(json!({
             "poll": {"interval": 90, "rounds": 5}, "timeout": "1m30s", "expect": "2xx,404", "headers": [["a", "b"]],
         }));

@@ -125,6 +125,9 @@ pub struct Options {
     /// It is not begun any more from then on, in epoch milliseconds.
     #[prost(int64, tag = "4")]
     pub expires_at: i64,
+    /// Who is told how it ended.
+    #[prost(message, optional, tag = "5")]
+    pub on_result: ::core::option::Option<OnResult>,
     /// It is spread over so long a time behind what was asked for, up to 1 h; else over that of its project.
     #[prost(message, optional, tag = "6")]
     pub window: ::core::option::Option<::prost_types::Duration>,
@@ -180,6 +183,25 @@ pub struct Feedback {
     /// nothing is said.
     #[prost(message, optional, tag = "2")]
     pub heartbeat: ::core::option::Option<::prost_types::Duration>,
+}
+/// Who is told how a task ended, by a task of its own: by a record for a topic, or by a POST.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct OnResult {
+    #[prost(oneof = "on_result::To", tags = "1, 2, 3")]
+    pub to: ::core::option::Option<on_result::To>,
+}
+/// Nested message and enum types in `OnResult`.
+pub mod on_result {
+    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
+    pub enum To {
+        #[prost(string, tag = "1")]
+        Topic(::prost::alloc::string::String),
+        /// A named service of the project: its address is called.
+        #[prost(string, tag = "2")]
+        Service(::prost::alloc::string::String),
+        #[prost(string, tag = "3")]
+        Url(::prost::alloc::string::String),
+    }
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Header {
@@ -498,6 +520,12 @@ pub struct Task {
     /// What the body of a gRPC task is.
     #[prost(enumeration = "GrpcBodyFormat", tag = "40")]
     pub format: i32,
+    /// Who is told how it ended.
+    #[prost(message, optional, tag = "41")]
+    pub on_result: ::core::option::Option<OnResult>,
+    /// The id of the task by which that is told, once it is finished or has failed.
+    #[prost(string, tag = "42")]
+    pub follow_up: ::prost::alloc::string::String,
 }
 /// A turn in which a call was made and ended.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
