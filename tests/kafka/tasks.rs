@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod crashes;
 mod feedback;
+mod follow_ups;
 mod forged;
 mod grpc;
 mod limits;

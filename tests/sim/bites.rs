@@ -131,6 +131,7 @@ const CASES: &[Case] = &[
     (Mutation::ForgetsHeartbeats, TASKS, &["feedback"], 100),
     (Mutation::ForgetsSuccesses, TASKS, &["feedback"], 100),
     (Mutation::FinishesAccepted, TASKS, &["feedback"], 100),
+    (Mutation::ForgetsFollowUps, TASKS, &["follow-ups"], 30),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

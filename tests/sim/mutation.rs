@@ -185,6 +185,8 @@ pub enum Mutation {
     ForgetsSuccesses,
     /// A worker takes a task for finished that its executor has only accepted.
     FinishesAccepted,
+    /// Follow-ups are not written.
+    ForgetsFollowUps,
 }
 
 impl Mutation {
@@ -282,6 +284,7 @@ impl Mutation {
             Self::ForgetsHeartbeats,
             Self::ForgetsSuccesses,
             Self::FinishesAccepted,
+            Self::ForgetsFollowUps,
         ]
     }
 }

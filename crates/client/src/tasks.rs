@@ -84,7 +84,7 @@ use super::http::{
 use super::{Tls, Token};
 
 pub use error::{Advice, Error};
-pub use request::{HttpTask, KafkaTask, NewTask, Retry};
+pub use request::{HttpTask, KafkaTask, NewTask, OnResult, Retry};
 pub use turn::{Handed, Over, Report, Turn};
 pub use view::{Attempt, CancelOutcome, Created, Feedback, Reported, Task, TaskFilter, TaskStatus};
 

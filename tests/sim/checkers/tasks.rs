@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod feedback;
+mod follow_ups;
 mod letters;
 mod limits;
 mod retries;
@@ -35,6 +36,7 @@ pub fn check(world: &World, found: &mut Found) {
     arrivals::check(world, found);
     letters::check(world, found);
     feedback::check(world, found);
+    follow_ups::check(world, found);
 }
 
 /// How tasks have ended, by code.

@@ -56,8 +56,9 @@ impl World {
         self.check_known(slot, &sends);
         self.check_expired(slot, &sends);
         let dues: Vec<UnixMillis> = sends.iter().map(|send| send.due).collect();
-        let mut outgoing: VecDeque<Outgoing> =
-            sends.iter().map(|send| self.outgoing(send)).collect();
+        let forgets = self.mutation == Some(Mutation::ForgetsFollowUps);
+        let written = sends.iter().filter(|send| !forgets || send.to != Destination::FollowUp);
+        let mut outgoing: VecDeque<Outgoing> = written.map(|send| self.outgoing(send)).collect();
         self.mutate(&mut outgoing);
         if self.mutation == Some(Mutation::ReversesTies) {
             reverse_ties(&mut outgoing, &dues);

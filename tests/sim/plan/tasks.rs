@@ -24,7 +24,7 @@ pub struct Tasks {
     pub foreigners: usize,
     /// Bodies are large: credits go by their bytes.
     pub large: bool,
-    /// Some tasks have feedback, and some are called over gRPC. Some topics have a rate.
+    /// Some tasks have feedback, some are called over gRPC, and of some is told how they ended. Some topics have a rate.
     pub newer_kinds: bool,
     /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
     pub lanes_are_well: bool,

@@ -55,6 +55,17 @@ impl Retry {
     }
 }
 
+/// Who is told how a task ended, by a task of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OnResult {
+    /// A record goes to this topic. Its key is the id of the task.
+    Topic(String),
+    /// The address of this service of the project gets a POST.
+    Service(String),
+    /// This URL gets a POST.
+    Url(String),
+}
+
 /// A task of either type.
 #[derive(Clone, Debug, PartialEq)]
 pub enum NewTask {
@@ -213,6 +224,17 @@ macro_rules! common {
             /// When an attempt that failed is made again. Without this: as the service says, else never.
             pub fn retry(mut self, retry: Retry) -> Self {
                 self.0.put("retry", Value::Object(retry.0));
+                self
+            }
+
+            /// Who is told how it ended: once it is finished, or has failed.
+            pub fn on_result(mut self, to: OnResult) -> Self {
+                let (kind, name) = match to {
+                    OnResult::Topic(topic) => ("topic", topic),
+                    OnResult::Service(service) => ("service", service),
+                    OnResult::Url(url) => ("url", url),
+                };
+                self.0.put("on_result", json!({ kind: name }));
                 self
             }
         }

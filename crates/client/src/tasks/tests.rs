@@ -176,8 +176,11 @@ fn what_the_builders_say_is_what_an_instance_reads() {
         .value(vec![0xfe])
         .header("a", "b")
         .partition(3)
-        .feedback(Feedback::within(HOUR).heartbeat(Duration::from_secs(30)));
+        .feedback(Feedback::within(HOUR).heartbeat(Duration::from_secs(30)))
+        .on_result(OnResult::Topic("imports.done".to_owned()));
     let taken = read(TaskType::Kafka, task.into());
+    let told = waterclock_engine::task::spec::OnResult::Topic("imports.done".to_owned());
+    assert_eq!(taken.spec.on_result(), Some(&told));
     assert_eq!(taken.due, Due::In(Millis(0)), "at once");
     assert_eq!((taken.key, taken.value), (Some(vec![0xff, 0]), Some(vec![0xfe])));
     assert_eq!(taken.headers, [("a".to_owned(), Some(b"b".to_vec()))]);

@@ -190,6 +190,9 @@ pub struct Task {
     /// Its executor reports what comes of it.
     #[serde(default)]
     pub feedback: Option<Feedback>,
+    /// The id of the task by which is told how this one ended, once it is finished or has failed.
+    #[serde(default)]
+    pub follow_up: Option<String>,
     /// The request id that it was created with.
     #[serde(default)]
     pub request_id: Option<String>,

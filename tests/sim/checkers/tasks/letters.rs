@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use waterclock::engine::header::Code;
 
+use super::follow_ups;
 use crate::checkers::contents::{stood, told};
 use crate::checkers::{Found, is_unborn, ledger};
 use crate::world::World;
@@ -23,6 +24,9 @@ pub(super) fn check(world: &World, found: &mut Found) {
             continue;
         }
         let id = told(record, "x-delay-id").unwrap_or_default();
+        if follow_ups::is_of_one(&id) {
+            continue;
+        }
         let task = world.tasks.drafts.iter().position(|draft| draft.id.as_str() == id);
         let code = told(record, "x-delay-error-code").and_then(|code| code.parse().ok());
         let Some(of) = task.zip(code) else {

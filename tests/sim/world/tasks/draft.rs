@@ -17,6 +17,9 @@ use crate::plan::{Plan, SECOND};
 /// No call takes longer.
 const TIMEOUT: Time = 10 * SECOND;
 
+/// Where is told how some tasks ended. No other task goes there.
+const TOLD: &str = "t2";
+
 /// A task that somebody asks for.
 #[derive(Clone, Debug)]
 pub struct Draft {
@@ -112,22 +115,27 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
         false => String::new(),
     };
     let poll = if polls { r#","poll":{"interval":"2s","rounds":5}"# } else { "" };
+    let tells = if newer_kinds && index % 5 < 2 {
+        format!(r#","on_result":{{"topic":"{TOLD}"}}"#)
+    } else {
+        String::new()
+    };
     let json = match topic {
         Some(topic) => {
             let project = settings::WRITER;
             format!(
-                r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}{feedback}}}"#
+                r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}{feedback}{tells}}}"#
             )
         }
         // To lanes and workers it is one more call; those with feedback are called over HTTP only.
         None if newer_kinds && index % 3 == 1 && feedback.is_empty() => {
             format!(
-                r#"{{"type":"grpc","project":"{project}","group":"g",{over_grpc},"service":"s","method":"m",{retry}{poll}}}"#
+                r#"{{"type":"grpc","project":"{project}","group":"g",{over_grpc},"service":"s","method":"m",{retry}{poll}{tells}}}"#
             )
         }
         None => {
             format!(
-                r#"{{"type":"http","project":"{project}","group":"g",{callee},{retry}{poll}{feedback}}}"#
+                r#"{{"type":"http","project":"{project}","group":"g",{callee},{retry}{poll}{feedback}{tells}}}"#
             )
         }
     };
