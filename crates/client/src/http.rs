@@ -20,6 +20,8 @@ pub use reqwest::{ClientBuilder, Error, Method, StatusCode, Url};
 
 /// Longest wait for a connection.
 const CONNECT_MAX: Duration = Duration::from_secs(2);
+/// For so long an unused connection is kept: for less than an instance keeps it (10 s), whose close could meet a request.
+const IDLE: Duration = Duration::from_secs(5);
 /// How long an instance may take to say that it is alive, which waits for nothing. A process that stands still says nothing.
 const ALIVE_MAX: Duration = Duration::from_secs(2);
 /// What an answer may take on its way, beyond the time in which an instance gives it.
@@ -253,7 +255,8 @@ impl Http {
     /// # Errors
     /// The system has no random numbers or no certificates to offer, or `tls` cannot be used.
     pub fn new(server: Option<&Url>, tls: &Tls) -> Result<Self, Error> {
-        let mut builder = reqwest::Client::builder().connect_timeout(CONNECT_MAX);
+        let mut builder =
+            reqwest::Client::builder().connect_timeout(CONNECT_MAX).pool_idle_timeout(IDLE);
         if server.is_none_or(|url| url.host_str().is_some_and(waterclock_kafka::is_loopback)) {
             builder = builder.no_proxy();
         }

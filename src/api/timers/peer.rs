@@ -38,6 +38,8 @@ use crate::client::http::{self, Tls};
 pub(super) const PATH: &str = "/v1/peer";
 /// Longest wait for a connection to the owner; it is on the same network.
 const CONNECT_MAX: Duration = Duration::from_secs(1);
+/// For so long an unused connection is kept: for less than the owner keeps it, whose close could meet a query.
+const IDLE: Duration = Duration::from_secs(5);
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
 /// The error text of a change whose outcome is unknown.
@@ -282,6 +284,7 @@ impl Peers {
         // Not the client of services: it hands a request on once, sealed, as it came, and the one who asked may repeat it.
         // Instances are on one network; a proxy of the environment is for the world outside.
         let client = reqwest::Client::builder().no_proxy().connect_timeout(CONNECT_MAX);
+        let client = client.pool_idle_timeout(IDLE);
         // An instance that redirects a query is no owner.
         tls.apply(client.redirect(reqwest::redirect::Policy::none()))?.build()
     }
