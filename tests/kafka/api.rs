@@ -8,7 +8,7 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, eventually, out, patient, waterclock, whole,
+    Fixture, Log, Mode, Out, PATIENCE, Process, client, eventually, out, patient, waterclock, whole,
 };
 
 const LANES: u16 = 4;
@@ -47,14 +47,10 @@ fn submit(fixture: &Fixture, target: &str, count: usize) {
 
 /// Asks an instance: status, `Retry-After`, body.
 fn ask(process: &Process, method: &str, path: &str, body: Option<&Value>) -> (u16, bool, Value) {
-    let client = reqwest::blocking::Client::builder()
-        .timeout(PATIENCE)
-        .pool_idle_timeout(IDLE)
-        .no_proxy()
-        .build();
+    let client = client(PATIENCE);
     let url = format!("http://{}{path}", process.address().expect("it serves"));
     let method = method.parse().expect("a method");
-    let request = client.expect("a client").request(method, url);
+    let request = client.request(method, url);
     let request = match body {
         Some(body) => request.json(body),
         None => request,

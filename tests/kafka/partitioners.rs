@@ -7,8 +7,8 @@ use serde_json::Value;
 use waterclock::engine::murmur2;
 
 use crate::support::{
-    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, assert_each_once, eventually,
-    in_both_modes, out, whole,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, assert_each_once, client,
+    eventually, in_both_modes, out, whole,
 };
 
 in_both_modes!(
@@ -181,11 +181,7 @@ fn a_create_that_was_cancelled_before_it_was_moved_is_told_as_cancelled() {
     let fixture = Fixture::with("one-id-cancelled", |request| request.lanes = Some(LANES));
     let target = fixture.target("out", 3);
     let launch = |data: &str| fixture.launch(Mode::ExactlyOnce).data(data).start();
-    let client = reqwest::blocking::Client::builder()
-        .timeout(PATIENCE)
-        .no_proxy()
-        .build()
-        .expect("a client");
+    let client = client(PATIENCE);
     let mut asked = None;
     let members = with_a_stall(&fixture, launch, |a, keys| {
         let wrong = Producer::new(&fixture, &[("partitioner", "consistent_random")]);
@@ -251,11 +247,7 @@ fn a_cancel_right_behind_a_create_beside_its_lane_says_nothing_of_what_ended_bef
     let target = fixture.target("out", 2);
     let mut process = fixture.launch(mode).config("[intakes.more]\n").start();
     let base = format!("http://{}", process.address().expect("it serves"));
-    let client = reqwest::blocking::Client::builder()
-        .timeout(PATIENCE)
-        .no_proxy()
-        .build()
-        .expect("a client");
+    let client = client(PATIENCE);
     let (intake, further) = (fixture.names.intake(), fixture.names.further_intake("more"));
     let producer = fixture.producer();
     // With a key, without one, and by another intake.
@@ -313,11 +305,7 @@ fn a_cancel_waits_for_an_owner_that_stands_still_before_it_says_delivered(mode: 
     });
     let target = fixture.target("out", 3);
     let launch = |data: &str| fixture.launch(mode).data(data).start();
-    let client = reqwest::blocking::Client::builder()
-        .timeout(PATIENCE)
-        .no_proxy()
-        .build()
-        .expect("a client");
+    let client = client(PATIENCE);
     let (mut base, mut pending) = (String::new(), Value::Null);
     let members = with_a_stall(&fixture, launch, |a, keys| {
         let wrong = Producer::new(&fixture, &[("partitioner", "consistent_random")]);

@@ -8,7 +8,7 @@ use rdkafka::producer::Producer as _;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, Rec, eventually, eventually_within,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Rec, client, eventually, eventually_within,
     in_both_modes, open_transaction, out, patience, patient, whole,
 };
 
@@ -39,13 +39,9 @@ struct Asker {
 
 impl Asker {
     fn new(process: &Process) -> Self {
-        let client = reqwest::blocking::Client::builder()
-            .timeout(PATIENCE)
-            .pool_idle_timeout(IDLE)
-            .no_proxy()
-            .build();
+        let client = client(PATIENCE);
         let base = format!("http://{}/v1/timers", process.address().expect("it serves"));
-        Self { client: client.expect("a client"), base }
+        Self { client, base }
     }
 
     fn url(&self, key: &str) -> String {

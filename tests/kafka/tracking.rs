@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, eventually, in_both_modes, out, waterclock,
+    Fixture, Log, Mode, Out, PATIENCE, Process, client, eventually, in_both_modes, out, waterclock,
     whole,
 };
 
@@ -26,13 +26,9 @@ fn timer(target: &str, key: &str, delay_ms: u64) -> Out {
 
 /// Asks an instance: status and body.
 fn ask(process: &Process, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
-    let client = reqwest::blocking::Client::builder()
-        .timeout(PATIENCE)
-        .pool_idle_timeout(IDLE)
-        .no_proxy()
-        .build();
+    let client = client(PATIENCE);
     let url = format!("http://{}{path}", process.address().expect("it serves"));
-    let request = client.expect("a client").request(method.parse().expect("a method"), url);
+    let request = client.request(method.parse().expect("a method"), url);
     let request = match body {
         Some(body) => request.header("content-type", "application/json").body(body.to_string()),
         None => request,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::support::{
-    Fixture, IDLE, Log, Mode, Out, PATIENCE, Process, Producer, Rec, eventually, in_both_modes,
+    Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, client, eventually, in_both_modes,
     now_ms, out, waterclock, whole,
 };
 
@@ -57,12 +57,8 @@ struct Asked<'a> {
 
 impl<'a> Asked<'a> {
     fn new(process: &'a Process) -> Self {
-        let client = reqwest::blocking::Client::builder()
-            .timeout(PATIENCE)
-            .pool_idle_timeout(IDLE)
-            .no_proxy()
-            .build();
-        Self { client: client.expect("a client"), process }
+        let client = client(PATIENCE);
+        Self { client, process }
     }
 
     /// Status and body, once the lane is there.

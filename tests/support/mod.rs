@@ -30,7 +30,7 @@ pub mod wire;
 use std::time::{Duration, Instant};
 
 pub use acl::{Resource, Right, allow, allow_only};
-pub use ask::{Told, ask};
+pub use ask::{Told, ask, client};
 pub use binary::{patience, waterclock};
 pub use clock::Clock;
 pub use cluster::Cluster;
@@ -48,9 +48,6 @@ pub use reader::{Log, Rec, whole, written_again};
 
 /// How long anything may take that has no bound of its own: a rebalance on a machine that also builds.
 pub const PATIENCE: Duration = Duration::from_secs(60);
-/// For so long a client keeps a connection that it does not use: for less than the API, which closes it after 10 s. A request at that
-/// moment would have no answer.
-pub const IDLE: Duration = Duration::from_secs(5);
 
 /// This machine's clock, which is that of a broker on loopback.
 #[allow(clippy::disallowed_methods, reason = "it is compared with a broker's append times")]

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Call, Endpoint, IDLE, PATIENCE, Process, eventually_within, waterclock};
+use super::ask::client_with;
+use super::{Call, Endpoint, PATIENCE, Process, eventually_within, waterclock};
 
 /// What asks the API of one process, over one connection after the other.
 pub struct Api {
@@ -27,11 +28,7 @@ impl Api {
 
     #[track_caller]
     fn with(process: &Process, headers: reqwest::header::HeaderMap) -> Self {
-        let client = reqwest::blocking::Client::builder()
-            .timeout(2 * PATIENCE)
-            .pool_idle_timeout(IDLE)
-            .no_proxy();
-        let client = client.default_headers(headers).build().expect("a client");
+        let client = client_with(2 * PATIENCE, headers);
         Self { client, base: format!("http://{}", process.address().expect("it serves")) }
     }
 

@@ -64,6 +64,10 @@ impl Question {
         Self { method: Method::POST, path: path.to_owned(), body: body.into(), tasks: 0 }
     }
 
+    pub(super) fn put(path: &str, body: String) -> Self {
+        Self { method: Method::PUT, ..Self::post(path, body) }
+    }
+
     /// The same, whose answer names so many tasks.
     pub(super) fn naming(self, tasks: u64) -> Self {
         Self { tasks, ..self }

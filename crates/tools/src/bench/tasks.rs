@@ -256,8 +256,7 @@ impl Stage<'_, '_> {
     ) -> Result<(), Failed> {
         let by = Instant::now() + WAIT_MAX;
         loop {
-            let mut question = Question::post(path, value.to_string());
-            question.method = hyper::Method::PUT;
+            let question = Question::put(path, value.to_string());
             let make: Make = Arc::new(move |_| question.clone());
             let until = (0, Until::Count(1));
             match self.run("put a project or a service", closed(service.http, 1, until, make)) {

@@ -154,7 +154,7 @@ impl Running {
         }
     }
 
-    fn waiting(&self) -> usize {
+    fn rated(&self) -> usize {
         self.world.engine.figures().rated
     }
 }
@@ -177,7 +177,7 @@ fn a_lane_delivers_its_share_of_the_rate_by_due_time_and_hurts_no_other_target()
     assert!(after[1] <= 60 && (18_900..=19_200).contains(&after[39]), "{after:?}");
     let other = running.delivered.iter().find(|of| of.value == "other").expect("it arrives");
     assert!((other.at - due).0 <= 150, "{other:?} is due 100 ms after {due:?}");
-    assert_eq!((running.waiting(), running.hops), (0, 0));
+    assert_eq!((running.rated(), running.hops), (0, 0));
     assert_eq!(running.world.engine.figures().memory_bytes, 0);
     // An idle hour saves no more than the burst.
     running.go_on(3_600_000);
@@ -228,9 +228,9 @@ fn who_takes_lanes_over_has_no_tokens() {
     // What has waited is gone with its lane: its next owner reads it again.
     (0..20).for_each(|n| running.submit(2, &n.to_string(), 10, &[]));
     running.go_on(200);
-    assert!(running.waiting() > 0);
+    assert!(running.rated() > 0);
     running.world.tell(Event::Revoked);
-    assert_eq!((running.waiting(), running.world.engine.figures().memory_bytes), (0, 0));
+    assert_eq!((running.rated(), running.world.engine.figures().memory_bytes), (0, 0));
 }
 
 #[test]
@@ -246,7 +246,7 @@ fn what_finds_no_room_is_put_off_comes_once_and_costs_few_hops() {
     running.go_on(5_000);
     let other = running.delivered.iter().find(|of| of.value == "other").expect("it arrives");
     assert!((other.at - due).0 <= 100, "{other:?} is due at {due:?}");
-    let waiting = running.waiting();
+    let waiting = running.rated();
     assert!((10..200).contains(&waiting), "{waiting}");
     running.go_on(120_000);
     running.assert_holds(Some(3), 10, 1);
@@ -258,7 +258,7 @@ fn what_finds_no_room_is_put_off_comes_once_and_costs_few_hops() {
     // 600 of 10 in a second. No token is lost to speak of, and each record hops about four times.
     assert!(after[599] <= 66_000, "{}", after[599]);
     assert!((600..=3_000).contains(&running.hops), "{}", running.hops);
-    assert_eq!((running.waiting(), running.world.engine.figures().memory_bytes), (0, 0));
+    assert_eq!((running.rated(), running.world.engine.figures().memory_bytes), (0, 0));
 }
 
 #[test]
@@ -342,5 +342,5 @@ fn in_strict_order_those_of_a_key_stay_in_order_and_other_targets_go_on() {
     assert_eq!(running.values(), want);
     running.assert_holds(Some(3), 10, 1);
     assert!(running.hops > 0, "some found no room");
-    assert_eq!((running.waiting(), running.world.engine.figures().memory_bytes), (0, 0));
+    assert_eq!((running.rated(), running.world.engine.figures().memory_bytes), (0, 0));
 }

@@ -38,11 +38,11 @@ impl Stage<'_, '_> {
         delay: Millis,
         created: f64,
     ) -> Result<Company, Failed> {
-        let service = self.whole(records)?;
+        let mut service = self.whole(records)?;
         let single = self.singles(&service, Over::Grpc)?;
         let batched = self.batches(&service, records, Over::Grpc)?;
         let many = self.many(&service, records, created)?;
-        let noisy = self.noisy(&service, records, delay)?;
+        let noisy = self.noisy(&mut service, records, delay)?;
         Ok(Company { single, batched, many, noisy })
     }
 
@@ -97,17 +97,14 @@ impl Stage<'_, '_> {
     }
 
     /// The calls of one project, alone and beside one whose calls hang and whose tasks are all overdue.
-    fn noisy(&self, service: &Service, records: u64, delay: Millis) -> Result<Noisy, Failed> {
+    fn noisy(&self, service: &mut Service, records: u64, delay: Millis) -> Result<Noisy, Failed> {
         let (alone_ms, _) = self.regular(service, QUIET_RATE, delay)?;
         let noise = self.runtime.block_on(Stub::start()).map_err(Failed::Start)?;
         let overdue = (records * 2).min(OVERDUE_MAX);
         let hanging = (overdue / HANGING_PART).max(1);
         self.cases.observer.phase("creating the tasks of a noisy project", overdue);
         let limits = serde_json::json!({ "concurrency": NOISY_CONCURRENCY });
-        let mut question = Question::post(&format!("/v1/projects/{NOISY}"), limits.to_string());
-        question.method = hyper::Method::PUT;
-        let make: Make = Arc::new(move |_| question.clone());
-        self.run("put a project", closed(service.http, 1, (0, Until::Count(1)), make))?;
+        self.put(service, &format!("/v1/projects/{NOISY}"), &limits)?;
         self.sleep(HEARD)?;
         let (now, url) = (self.cases.now(), format!("http://{}{HOLD}", noise.address));
         let make = batch((0, hanging + overdue), move |n| {
@@ -140,8 +137,6 @@ fn put(address: String, of_service: bool) -> Make {
             path += &format!("/services/{SERVICE}");
             value["address"] = format!("http://{address}").into();
         }
-        let mut question = Question::post(&path, value.to_string());
-        question.method = hyper::Method::PUT;
-        question
+        Question::put(&path, value.to_string())
     })
 }

@@ -23,6 +23,23 @@ pub(crate) struct Creates {
     pub(super) by_thread_us: Vec<(String, f64)>,
 }
 
+impl Creates {
+    /// The rows of what they are called, beside their raw limit.
+    fn rows(&self, what: &str, raw: &str) -> Vec<(String, String)> {
+        let mut rows = vec![
+            row(&format!("{what}, part of {raw}"), part(self.per_second, self.raw_per_second)),
+            row(raw, rate(self.raw_per_second)),
+            row(what, rate(self.per_second)),
+            row(&format!("{what} are with their lanes, ms"), format!("{:.0}", self.taken_in_ms)),
+            row(&format!("processor time of {what}, us each"), format!("{:.0}", self.cpu_us)),
+        ];
+        if let Some(answer) = self.answer_ms {
+            rows.push(row(&format!("answers to {what}, p50 / p90 / p99 / max ms"), fine(answer)));
+        }
+        rows
+    }
+}
+
 /// Many calls that are due at one instant.
 #[derive(Debug, Serialize)]
 pub(crate) struct Calls {
@@ -177,34 +194,18 @@ impl Tasks {
     pub(crate) fn rows(&self) -> Vec<(String, String)> {
         let Self { single, batched, calls, steady, faults, company, memory, .. } = self;
         let Company { single: grpc, batched: grpc_batched, many, noisy } = company;
-        let rate = |rate: f64| format!("{rate:.0}/s");
-        let part = |rate: f64, of: f64| format!("{:.3}", ratio(rate, of));
-        let row = |what: &str, cell: String| (format!("tasks: {what}"), cell);
-        let answer = |of: &Creates| of.answer_ms.map_or_else(String::new, fine);
-        let mut rows = vec![
-            row(
-                "single creates, part of requests that look at nothing",
-                part(single.per_second, single.raw_per_second),
-            ),
-            row(
-                "batched creates, part of raw writes",
-                part(batched.per_second, batched.raw_per_second),
-            ),
+        let mut rows = single.rows("single creates", "requests that look at nothing");
+        rows.extend(batched.rows("batched creates", "raw writes"));
+        rows.extend(grpc.rows("single creates over gRPC", "health checks over gRPC"));
+        rows.extend(grpc_batched.rows("batched creates over gRPC", "raw writes beside them"));
+        rows.extend([
             row(
                 "calls, part of calls without waterclock",
                 part(calls.middle_per_second, calls.raw_per_second),
             ),
-            row("requests that look at nothing", rate(single.raw_per_second)),
-            row("single creates", rate(single.per_second)),
-            row("raw writes", rate(batched.raw_per_second)),
-            row("batched creates", rate(batched.per_second)),
             row("calls without waterclock", rate(calls.raw_per_second)),
             row("calls of a spike, in the middle", rate(calls.middle_per_second)),
             row("calls of a spike, to the last one", rate(calls.per_second)),
-            row("answer to a single create, p50 / p90 / p99 / max ms", answer(single)),
-            row("answer to a batch, p50 / p90 / p99 / max ms", answer(batched)),
-            row("single creates are with their lanes, ms", format!("{:.0}", single.taken_in_ms)),
-            row("batched creates are with their lanes, ms", format!("{:.0}", batched.taken_in_ms)),
             row(
                 &format!("due to the call at {}/s, p50 / p90 / p99 / max ms", steady.rate),
                 spread(steady.call_ms),
@@ -212,30 +213,8 @@ impl Tasks {
             row("floor at that rate, p50 / p90 / p99 / max ms", spread(steady.floor_ms)),
             row("a pause is in force, ms", format!("{:.0}", faults.paused_after_ms)),
             row("calls go on after a pause, ms", format!("{:.0}", faults.went_on_after_ms)),
-            row("processor time of a single create, us", format!("{:.0}", single.cpu_us)),
-            row("processor time of a batched create, us", format!("{:.0}", batched.cpu_us)),
             row("processor time of a call in a spike, us", format!("{:.0}", calls.cpu_us)),
             row("processor time of a task at the rate, us", format!("{:.0}", steady.cpu_us)),
-        ];
-        rows.extend([
-            row(
-                "single creates over gRPC, part of health checks",
-                part(grpc.per_second, grpc.raw_per_second),
-            ),
-            row(
-                "batched creates over gRPC, part of raw writes",
-                part(grpc_batched.per_second, grpc_batched.raw_per_second),
-            ),
-            row("health checks over gRPC", rate(grpc.raw_per_second)),
-            row("single creates over gRPC", rate(grpc.per_second)),
-            row("batched creates over gRPC", rate(grpc_batched.per_second)),
-            row("answer to a single create over gRPC, p50 / p90 / p99 / max ms", answer(grpc)),
-            row("answer to a batch over gRPC, p50 / p90 / p99 / max ms", answer(grpc_batched)),
-            row("processor time of a single create over gRPC, us", format!("{:.0}", grpc.cpu_us)),
-            row(
-                "processor time of a batched create over gRPC, us",
-                format!("{:.0}", grpc_batched.cpu_us),
-            ),
         ]);
         let [one, all] = many.creates_per_second;
         rows.push(row(
@@ -281,6 +260,18 @@ impl Tasks {
         }
         rows
     }
+}
+
+fn row(what: &str, cell: String) -> (String, String) {
+    (format!("tasks: {what}"), cell)
+}
+
+fn rate(rate: f64) -> String {
+    format!("{rate:.0}/s")
+}
+
+fn part(rate: f64, of: f64) -> String {
+    format!("{:.3}", ratio(rate, of))
 }
 
 #[cfg(test)]
