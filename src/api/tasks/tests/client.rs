@@ -7,11 +7,12 @@ use super::*;
 use crate::client::tasks as client;
 
 /// Members of a task that the client keeps as they came, in `more`. A member that is new has to be a field, or stand here.
-const KEPT: [&str; 10] = [
+const KEPT: [&str; 11] = [
     "expect",
     "format",
     "headers",
     "interruptions",
+    "on_result",
     "paused_by",
     "payload",
     "poll",
@@ -82,6 +83,8 @@ fn full() -> TaskView {
         code: text("task_failed"),
         last: Some(Attempt { turn: 2, ..attempt }),
         payload: Some(Payload { body: text("{}"), ..Payload::default() }),
+        on_result: Some(ResultTo { topic: text("orders.ended"), ..ResultTo::default() }),
+        follow_up: text("k9f"),
     }
 }
 
@@ -115,6 +118,8 @@ fn bare() -> TaskView {
         code: None,
         last: None,
         payload: None,
+        on_result: None,
+        follow_up: None,
         ..full()
     }
 }
@@ -147,7 +152,7 @@ fn the_client_reads_all_of_a_task() {
     assert_eq!((read.turn, read.attempts_total), (view.turn, view.attempts_total));
     assert_eq!((read.failures, read.rounds), (view.failures, view.rounds));
     assert_eq!((read.cancelling, read.waits_for.as_deref()), (true, Some("breaker")));
-    assert_eq!(read.code, view.code);
+    assert_eq!((&read.code, &read.follow_up), (&view.code, &view.follow_up));
     let feedback = read.feedback.expect("it has feedback");
     assert_eq!(feedback.deadline, Duration::from_secs(60));
     assert_eq!(feedback.heartbeat, Some(Duration::from_millis(2_500)));
@@ -174,6 +179,7 @@ fn the_client_reads_a_task_of_which_little_is_known() {
     assert_eq!(read_bare.more.keys().collect::<Vec<_>>(), ["interruptions"]);
     assert_eq!((read_bare.outcome, read_bare.next_at, read_bare.ended_at), (None, None, None));
     assert_eq!((read_bare.feedback, read_bare.last, read_bare.waits_for), (None, None, None));
+    assert_eq!((read_bare.code, read_bare.follow_up), (None, None));
     assert_eq!((read_bare.cancelling, read_bare.attempts.len()), (false, 0));
     assert_eq!((read_bare.url, read_bare.host, read_bare.topic), (None, None, None));
 
