@@ -73,6 +73,7 @@ pub const PROMISES: &[&str] = &[
     "expired",
     "credits",
     "feedback",
+    "follow-ups",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
 const OTHERS: &[&str] = &["contract", "model", "too wide"];

@@ -17,7 +17,7 @@ use super::super::timers::{About, Progress, TimerId, TimerState, Version};
 use super::super::verdict::{self, Origin, PendingRecord, StateChange};
 use super::lifecycle::answer;
 use super::past::{Of, Waiting};
-use super::writes::PendingWrite;
+use super::writes::{DeadTimer, PendingWrite};
 use super::{Lane, LaneEngine, Offset, Record, Source, UnixMillis};
 
 impl LaneEngine {
@@ -226,14 +226,6 @@ impl LaneEngine {
         let send = Produce { to: Destination::Dead, partition, record, rewrite, due, expires };
         PendingWrite::of(Some((source, offset)), send)
     }
-}
-
-/// What is written of a timer that is dead, beside its letter.
-#[derive(Debug)]
-pub(super) struct DeadTimer {
-    change: Record,
-    /// Of a task: who wishes it is told.
-    follow_up: Option<Produce>,
 }
 
 /// A timer is dead by this code.

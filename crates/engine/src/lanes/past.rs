@@ -21,9 +21,8 @@ use super::super::timers::{Ended, TimerId};
 use super::super::verdict::{Origin, PendingRecord};
 use super::batches::Batches;
 use super::behind::Behind;
-use super::dead_letters::DeadTimer;
 use super::rank::Rank;
-use super::writes::{PendingWrite, Writes};
+use super::writes::{DeadTimer, PendingWrite, Writes};
 use super::{Lane, Millis, UnixMillis};
 
 /// A table of 128 KiB: with 20,000 ends a second one in a hundred records that are moved within 10 ms asks in vain.

@@ -25,6 +25,14 @@ pub(super) struct PendingWrite {
     pub(super) with_next: bool,
 }
 
+/// What is written of a timer that is dead, beside its letter.
+#[derive(Debug)]
+pub(super) struct DeadTimer {
+    pub(super) change: Record,
+    /// Of a task: who wishes it is told.
+    pub(super) follow_up: Option<Produce>,
+}
+
 impl PendingWrite {
     /// A send, and the offset that finishes with it.
     pub(super) fn of(done: Option<(Source, Offset)>, send: Produce) -> Self {

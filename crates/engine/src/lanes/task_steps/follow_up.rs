@@ -32,7 +32,7 @@ pub(super) struct Of<'a> {
 
 impl LaneEngine {
     /// The follow-up of the task of a record, which ends now; `None`: nobody is told.
-    pub(in super::super) fn follow_up(
+    pub(crate) fn follow_up(
         &self,
         now: UnixMillis,
         entry: &PendingRecord,
@@ -83,7 +83,7 @@ impl LaneEngine {
     }
 
     /// Writes a follow-up, which leaves in the batch of the next write.
-    pub(in super::super) fn write_follow_up(&mut self, follow_up: Option<Produce>) {
+    pub(crate) fn write_follow_up(&mut self, follow_up: Option<Produce>) {
         if let Some(send) = follow_up {
             self.writes.push(PendingWrite { send: Some(send), ..PendingWrite::default() });
             self.writes.keep_with_next();
@@ -100,7 +100,7 @@ impl PendingRecord {
     }
 
     /// What the lane keeps of a task whose executor reports how it ended, and brings no payload.
-    pub(in super::super) fn follow_up_of_awaited(&self) -> Option<Arc<FollowUp>> {
+    pub(crate) fn follow_up_of_awaited(&self) -> Option<Arc<FollowUp>> {
         let task = self.task.as_ref().filter(|task| task.feedback.is_some())?;
         task.follow_up.clone()
     }
