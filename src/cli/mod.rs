@@ -287,6 +287,23 @@ mod tests {
         Cli::command().debug_assert();
     }
 
+    /// clap does not say so itself: it dies when such a command is called.
+    #[test]
+    fn no_option_of_a_command_has_the_name_of_one_of_every_command() {
+        fn look(command: &clap::Command, taken: &[String]) {
+            let own = command.get_arguments().filter(|argument| !argument.is_global_set());
+            for name in own.filter_map(clap::Arg::get_long) {
+                assert!(!taken.iter().any(|of| of == name), "--{name} of {}", command.get_name());
+            }
+            command.get_subcommands().for_each(|of| look(of, taken));
+        }
+        let command = Cli::command();
+        let global = command.get_arguments().filter(|argument| argument.is_global_set());
+        let taken: Vec<String> = global.filter_map(clap::Arg::get_long).map(Into::into).collect();
+        assert!(taken.iter().any(|of| of == "json"), "{taken:?}");
+        look(&command, &taken);
+    }
+
     #[test]
     fn what_is_wrong_with_the_arguments_fits_into_one_line() {
         let wrong = Cli::try_parse_from(["waterclock", "send", "--kye=x", "v"]);

@@ -329,9 +329,9 @@ struct CreateGrpc {
     method: String,
     /// The message as JSON; the target's reflection says what it is there
     #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
-    json: Option<String>,
+    body: Option<String>,
     /// The message as it is sent, in base64
-    #[arg(long, value_name = "BASE64", conflicts_with = "json")]
+    #[arg(long, value_name = "BASE64", conflicts_with = "body")]
     body_b64: Option<String>,
     /// How long a call may take, at most 5m
     #[arg(long, value_name = "DURATION", value_parser = length)]
@@ -530,8 +530,8 @@ impl CreateGrpc {
             named_service: self.named_service.clone(),
             service: self.service.clone(),
             method: self.method.clone(),
-            format: self.json.as_ref().map(|_| "json".to_owned()),
-            body: self.json.clone().map(Value::from),
+            format: self.body.as_ref().map(|_| "json".to_owned()),
+            body: self.body.clone().map(Value::from),
             body_b64: self.body_b64.clone(),
             headers: self.common.headers.iter().cloned().collect(),
             timeout: self.timeout.clone(),

@@ -426,7 +426,10 @@ pub(super) fn task(of: TaskView) -> v1::Task {
             heartbeat: of.heartbeat.as_ref().and_then(length),
         }),
         on_result: of.on_result.map(|ResultTo { topic, service, url }| v1::OnResult {
-            to: topic.map(To::Topic).or(service.map(To::Service)).or(url.map(To::Url)),
+            to: topic
+                .map(To::Topic)
+                .or_else(|| service.map(To::Service))
+                .or_else(|| url.map(To::Url)),
         }),
         follow_up: of.follow_up.unwrap_or_default(),
     }

@@ -125,7 +125,7 @@ fn a_dead_owner_of_the_lanes_neither_forgets_a_follow_up_nor_writes_it_twice() {
             .ok_or_else(|| "not yet".to_owned())
     });
     let some = |n: usize| {
-        let target = if n % 2 == 0 { "/slow?ms=50" } else { "/status?is=500" };
+        let target = if n.is_multiple_of(2) { "/slow?ms=50" } else { "/status?is=500" };
         with(task("shop", &stub, target, "1s"), to_topic.clone())
     };
     let mut ids = api.create_all((0..TASKS).map(some).collect());
