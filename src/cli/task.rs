@@ -859,7 +859,7 @@ mod tests {
         let start = "x create grpc --project shop --group orders --in 1m --service shop.v1.Orders --method Expire";
         for (more, want) in [
             (
-                "--host a.example:443 --tls --json {\"id\":7} --poll 10s --rounds 5",
+                "--host a.example:443 --tls --body {\"id\":7} --poll 10s --rounds 5",
                 br#"{"id":7}"#.to_vec(),
             ),
             ("--named-service billing --body-b64 CAc= --timeout 5s --header x-a=b", vec![8, 7]),
@@ -872,7 +872,7 @@ mod tests {
             "",
             "--host a:1 --named-service b",
             "--named-service b --tls",
-            "--host a:1 --json {} --body-b64 CAc=",
+            "--host a:1 --body {} --body-b64 CAc=",
         ] {
             let line = format!("{start} {wrong}");
             assert!(Line::try_parse_from(line.split_whitespace()).is_err(), "{line}");
