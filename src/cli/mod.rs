@@ -287,19 +287,22 @@ mod tests {
         Cli::command().debug_assert();
     }
 
-    /// clap does not say so itself: it dies when such a command is called.
+    /// clap does not say so itself: it dies when such a command is called, be it the option that is the same or the field.
     #[test]
     fn no_option_of_a_command_has_the_name_of_one_of_every_command() {
+        fn names(argument: &clap::Arg) -> [Option<String>; 2] {
+            [Some(argument.get_id().to_string()), argument.get_long().map(str::to_owned)]
+        }
         fn look(command: &clap::Command, taken: &[String]) {
             let own = command.get_arguments().filter(|argument| !argument.is_global_set());
-            for name in own.filter_map(clap::Arg::get_long) {
-                assert!(!taken.iter().any(|of| of == name), "--{name} of {}", command.get_name());
+            for name in own.flat_map(names).flatten() {
+                assert!(!taken.contains(&name), "{name} of {}", command.get_name());
             }
             command.get_subcommands().for_each(|of| look(of, taken));
         }
         let command = Cli::command();
         let global = command.get_arguments().filter(|argument| argument.is_global_set());
-        let taken: Vec<String> = global.filter_map(clap::Arg::get_long).map(Into::into).collect();
+        let taken: Vec<String> = global.flat_map(names).flatten().collect();
         assert!(taken.iter().any(|of| of == "json"), "{taken:?}");
         look(&command, &taken);
     }
