@@ -6,7 +6,7 @@
 //! # Invariants
 //! 1. A deferred record is late by the time of the outage, and at most [`OVERDUE_MAX`] more. It is not lost, and its hops do
 //!    not count.
-//! 2. No overdue record hops into a tier beyond [`last_for_overdue`](super::hops::last_for_overdue).
+//! 2. No overdue record hops into a tier beyond [`last_for_overdue`].
 //! 3. A record that is over the rate of its target delays no record of another one. The exception is a keyed record in strict order
 //!    that finds no room in memory: as with a pause, what is due after it in its lane waits for it.
 
