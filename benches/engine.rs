@@ -160,6 +160,7 @@ fn engine() -> LaneEngine {
     };
     let starts = (0..count).flat_map(|t| (0..LANES).map(move |l| start(t, l))).collect();
     let mut out = Vec::new();
+    engine.step(BEGAN, Event::Registry(Arc::default()), &mut out);
     engine.step(BEGAN, Event::Assigned { starts }, &mut out);
     for lane in (0..LANES).map(Lane) {
         let known =

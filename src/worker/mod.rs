@@ -23,6 +23,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -108,6 +109,12 @@ pub fn start(
         .spawn(Calls { caller, open: HashMap::new(), running: JoinSet::new() }.run(orders, ended)))
 }
 
+/// How long a call that has begun waits before it is made, if a test says so, in milliseconds.
+fn call_waits() -> Option<Duration> {
+    fail::fail_point!("call_waits", |wait| Some(Duration::from_millis(wait?.parse().ok()?)));
+    None
+}
+
 /// The calls that are open.
 struct Calls {
     caller: Arc<Caller>,
@@ -142,9 +149,13 @@ impl Calls {
     }
 
     fn begin(&mut self, call: CallId, task: Arc<Task>, by: Instant) {
-        fail::fail_point!("call_waits");
         let caller = Arc::clone(&self.caller);
-        let running = self.running.spawn(async move { (call, caller.call(&task, by).await) });
+        let running = self.running.spawn(async move {
+            if let Some(wait) = call_waits() {
+                tokio::time::sleep(wait).await;
+            }
+            (call, caller.call(&task, by).await)
+        });
         self.open.insert(call, running);
     }
 

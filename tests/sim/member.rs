@@ -404,7 +404,7 @@ impl World {
             Wake::Resume(round) if current(self, round) => self.resume_lanes(slot),
             Wake::ReadUpTo(round, source, at) => self.read_up_to(slot, round, source, at),
             Wake::Registry => {
-                let registry = Arc::clone(self.heard_now());
+                let registry = self.heard_now();
                 self.step(slot, Event::Registry(registry));
             }
             Wake::Piece(..) | Wake::Left(..) | Wake::Look(_) | Wake::Resume(_) => {}

@@ -170,7 +170,7 @@ impl World {
         };
         let bytes = if self.plan.tasks.is_some_and(|of| of.large) { 8 << 20 } else { 1 << 20 };
         let limits = WorkLimits { calls: 100, bytes, fresh, commit_within: Millis(SECOND) };
-        let heard = Arc::clone(self.heard_now());
+        let heard = self.heard_now();
         let engine = WorkEngine::new(limits, self.plan.setup.lanes, Arc::clone(&heard));
         let life = self.workers[worker].life + 1;
         self.workers[worker] = Worker {
@@ -287,7 +287,7 @@ impl World {
                 }
             }
             WorkerEvent::Registry => {
-                let registry = Arc::clone(self.heard_now());
+                let registry = self.heard_now();
                 self.worker(worker).heard = Arc::clone(&registry);
                 self.work(worker, WorkEvent::Registry(registry));
             }

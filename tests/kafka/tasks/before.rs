@@ -5,12 +5,15 @@ use waterclock::engine::ladder::Ladder;
 use waterclock::kafka::meta::{self, LadderInForce, Value};
 use waterclock::kafka::topics::{create, wanted};
 
+use super::targets::target;
 use super::{Api, launch, task};
 use crate::support::{
     Endpoint, Fixture, Log, Process, assert_each_once, eventually, now_ms, out, waterclock, whole,
 };
 
 const TIMERS: usize = 1_000;
+/// Records that are due before a start, for each of two targets.
+const OVERDUE: usize = 200;
 /// How long the timers take, in milliseconds: they are pending over the change.
 const DELAY: u64 = 25_000;
 
@@ -61,6 +64,38 @@ fn an_instance_that_says_it_is_ready_creates_tasks_or_says_that_there_are_none()
     assert_eq!(status, 201, "{told}");
     let (status, told) = first_answer_when_ready(&of_before("tasks-ready-before"));
     assert_eq!((status, &told["code"]), (409, &json!("not_available")), "{told}");
+}
+
+#[test]
+fn what_is_overdue_at_a_start_waits_for_a_paused_target_where_there_are_no_tasks() {
+    let fixture = of_before("tasks-before-paused");
+    let (paused, other) = (fixture.timed_target("paused", 2), fixture.timed_target("other", 2));
+    let mut first = launch(&fixture, "a", "lanes,api").start();
+    target(&fixture, "pause", &paused);
+    first.stop_well();
+
+    let producer = fixture.producer();
+    for n in 0..OVERDUE {
+        for to in [&paused, &other] {
+            let record = out(n.to_string()).key(format!("k{}", n % 31)).delay(1).to(to);
+            producer.send(&fixture.names.intake(), &record);
+        }
+    }
+    producer.acks();
+    // It reads of the pause some time after it has its lanes.
+    let late =
+        launch(&fixture, "a", "lanes,api").env("FAILPOINTS", "registry_unread=3*return->off");
+    let mut second = late.start();
+    Log::open(&fixture, &other).count(OVERDUE);
+    assert_eq!(whole(&fixture, &paused), [], "nothing went to the paused target");
+    target(&fixture, "resume", &paused);
+    Log::open(&fixture, &paused).count(OVERDUE);
+    fixture.wait_until_nothing_is_pending();
+    for topic in [&paused, &other] {
+        assert_each_once((0..OVERDUE).map(|n| n.to_string()), &whole(&fixture, topic));
+    }
+    assert_eq!(whole(&fixture, &fixture.names.dead()), [], "nothing is a dead letter");
+    second.stop_well();
 }
 
 #[test]

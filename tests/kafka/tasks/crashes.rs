@@ -111,8 +111,9 @@ fn of_a_worker_that_is_killed_only_open_calls_are_made_again() {
 fn a_worker_that_stood_still_makes_no_call_of_before() {
     let fixture = fixture("tasks-frozen");
     let mut a = launch(&fixture, "a", "lanes,worker,api").start();
-    // It takes its time for each call, so that some of those that it has begun are not on their way when it freezes.
-    let slow = launch(&fixture, "b", "worker").env("FAILPOINTS", "call_waits=sleep(20)");
+    // It takes its time for each call, so that some of those that it has begun are not on their way when it freezes. That holds up
+    // no call that has ended: its result would be committed late.
+    let slow = launch(&fixture, "b", "worker").env("FAILPOINTS", "call_waits=return(100)");
     let mut b = slow.start();
     share(&[&a, &b]);
     let (api, stub) = (Api::of(&a), Endpoint::start());

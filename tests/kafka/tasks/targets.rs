@@ -36,7 +36,7 @@ fn fixture(test: &str, mode: Mode) -> Fixture {
 
 /// `waterclock target`, about one topic.
 #[track_caller]
-fn target(fixture: &Fixture, command: &str, topic: &str) -> Value {
+pub(super) fn target(fixture: &Fixture, command: &str, topic: &str) -> Value {
     target_with(fixture, command, topic, &[])
 }
 

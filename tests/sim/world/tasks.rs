@@ -247,19 +247,18 @@ impl World {
         }
     }
 
-    /// A process that has started hears of projects and services after a while.
+    /// A process that has started hears of projects and services at once, or after a while.
     pub fn hear_registry(&mut self, slot: usize) {
-        if self.plan.tasks.is_some() {
-            self.tasks.lane_starts.push(self.at);
-            let wait = self.chance.between(0, HEARD_WITHIN);
-            let process = self.members[slot].process();
-            self.wake(process, wait, Wake::Registry);
-        }
+        self.tasks.lane_starts.push(self.at);
+        let wait = self.chance.between(0, 2 * HEARD_WITHIN).saturating_sub(HEARD_WITHIN);
+        let process = self.members[slot].process();
+        self.wake(process, wait, Wake::Registry);
     }
 
-    /// Projects and services, as a process hears of them now.
-    pub fn heard_now(&self) -> &Arc<Registry> {
-        &self.tasks.versions[self.tasks.published].heard
+    /// Projects and services, as a process hears of them now. Where there are no tasks, there are none.
+    pub fn heard_now(&self) -> Arc<Registry> {
+        let version = self.tasks.versions.get(self.tasks.published);
+        version.map(|version| Arc::clone(&version.heard)).unwrap_or_default()
     }
 
     // Endpoints.

@@ -65,14 +65,14 @@ impl LaneEngine {
         self.agenda.wake(now);
     }
 
-    /// Gives a due record back, unless its target is paused: then it waits. Where there may be pauses, and nothing was heard
-    /// of them yet, it goes back among those that are due.
+    /// Gives a due record back, unless its target is paused: then it waits. While nothing was heard of pauses and rates yet, it
+    /// goes back among those that are due. Targets have them in namespaces without tasks, too.
     pub(super) fn unless_paused(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
     ) -> Option<Box<PendingRecord>> {
-        if self.setup.topics.results().is_some() && !self.timers.tasks.is_known() {
+        if !self.timers.tasks.is_known() {
             self.agenda.put_back([entry]);
             self.agenda.wake(now + LOOK_FOR_PAUSES);
             return None;

@@ -45,6 +45,7 @@ impl World {
             out: Vec::new(),
             next: HashMap::new(),
         };
+        world.tell(Event::Registry(Arc::default()));
         world.assign(&[]);
         world
     }

@@ -113,13 +113,13 @@ fn all_arrive_in_order_at(
     steps: &[Step],
 ) -> Result<(), TestCaseError> {
     let mut kafka = Kafka::new(limits);
-    kafka.registry = rate.map(|rate| {
+    if let Some(rate) = rate {
         let json = format!(r#"{{"rate":{rate},"burst":2}}"#);
         let change = read_request("target/out", json.as_bytes()).expect("sound");
         let mut registry = Registry::default();
         registry.apply(change.with_revision(1)).expect("room");
-        Arc::new(registry)
-    });
+        kafka.registry = Arc::new(registry);
+    }
     kafka.hear();
     play(&mut kafka, steps);
     kafka.heal();

@@ -128,10 +128,18 @@ fn a_pause_stays_when_lanes_move() {
 }
 
 #[test]
-fn where_there_may_be_pauses_nothing_goes_to_a_target_before_they_are_heard_of() {
+fn nothing_goes_to_a_target_before_pauses_and_rates_are_heard_of_with_tasks_or_without() {
+    for has_tasks in [false, true] {
+        nothing_goes_to_a_target_before_pauses_are_heard_of(has_tasks);
+    }
+}
+
+fn nothing_goes_to_a_target_before_pauses_are_heard_of(has_tasks: bool) {
     let mut world = World::new(&[1, 5, 60], Limits::default());
     let mut setup = Setup::clone(&world.engine.setup);
-    setup.topics = setup.topics.with_tasks();
+    if has_tasks {
+        setup.topics = setup.topics.with_tasks();
+    }
     world.engine = LaneEngine::new(Arc::new(setup));
     world.assign(&[]);
     submit(&mut world, "b", "200", &[]);

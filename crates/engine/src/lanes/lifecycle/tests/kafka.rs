@@ -246,6 +246,7 @@ impl Kafka {
         }
         self.is_up = true;
         self.unknown = unknown.to_vec();
+        self.tell(Event::Registry(Arc::default()));
         self.tell(Event::Assigned { starts });
         if self.is_remade {
             self.tell(Event::Recreated);

@@ -93,7 +93,7 @@ pub(super) struct Kafka {
     /// Every hop stands in its tier so many times: what a crash leaves behind in `at_least_once`.
     pub(super) copies: usize,
     /// What is said of the target.
-    pub(super) registry: Option<Arc<Registry>>,
+    pub(super) registry: Arc<Registry>,
     ended: usize,
     setup: Arc<Setup>,
     logs: BTreeMap<Source, Vec<Entry>>,
@@ -141,7 +141,7 @@ impl Kafka {
             aborted: 0,
             aborts_every: None,
             copies: 1,
-            registry: None,
+            registry: Arc::default(),
             ended: 0,
             setup,
             logs: BTreeMap::new(),
@@ -236,8 +236,7 @@ impl Kafka {
 
     /// The engine hears of the target.
     pub(super) fn hear(&mut self) {
-        let registry = self.registry.clone();
-        registry.into_iter().for_each(|registry| self.tell(Event::Registry(registry)));
+        self.tell(Event::Registry(Arc::clone(&self.registry)));
     }
 
     fn assign(&mut self) {
