@@ -68,6 +68,7 @@ mod program {
             let started = timers::start(&settings, None);
             let (lane_threads, ..) = started
                 .map_err(|error| Failure::new(Exit::Unavailable, lanes::Error::Client(error)))?;
+            lane_threads.stay_alone();
             Ok(lane_threads)
         }
     }

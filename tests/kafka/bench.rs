@@ -91,6 +91,10 @@ fn a_demo_has_its_tasks_called_each_as_it_should_be_and_leaves_nothing_behind() 
     }
     assert!(calls["lateness_ms"]["p99"].is_u64(), "{demo}");
     assert_eq!(demo["delivery"], "exactly_once");
+    // Of the records beside them, as tests/demo.rs has it.
+    let number = |name: &str| demo[name].as_u64().unwrap_or_else(|| panic!("{name}: {demo}"));
+    assert!(number("delivered") > 100, "{demo}");
+    assert_eq!(number("delivered"), number("sent") - number("bad") - number("cancelled"), "{demo}");
     assert!(told.contains("  calls "), "{told}");
     assert_eq!(output.status.code(), Some(0), "{demo}\n{told}");
     let namespace = demo["namespace"].as_str().expect("its namespace");

@@ -1,5 +1,7 @@
 //! A namespace of the version before there were tasks: nothing changes by itself, and no timer is lost by the change.
 
+use std::time::Duration;
+
 use serde_json::json;
 use waterclock::engine::ladder::Ladder;
 use waterclock::kafka::meta::{self, LadderInForce, Value};
@@ -83,9 +85,21 @@ fn what_is_overdue_at_a_start_waits_for_a_paused_target_where_there_are_no_tasks
     }
     producer.acks();
     // It reads of the pause some time after it has its lanes.
-    let late =
-        launch(&fixture, "a", "lanes,api").env("FAILPOINTS", "registry_unread=3*return->off");
-    let mut second = late.start();
+    let late = launch(&fixture, "a", "lanes,api");
+    let mut second = late.env("FAILPOINTS", "registry_unread=12*return->off").spawn();
+    let reads = |second: &Process| {
+        let (_, why) = second.get("/health/ready")?;
+        Ok::<_, String>(!why.contains("the projects in the meta topic are not read yet"))
+    };
+    eventually("it has its lanes", || {
+        let (lanes, reads) = (second.metric("waterclock_lanes_owned"), reads(&second)?);
+        assert!(!reads, "it has read of the pause before it had its lanes");
+        if lanes >= f64::from(fixture.lanes()) { Ok(()) } else { Err(format!("{lanes}")) }
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    let delivered = [&paused, &other].map(|topic| whole(&fixture, topic).len());
+    assert_eq!(reads(&second), Ok(false), "it has read of the pause too soon for this test");
+    assert_eq!(delivered, [0, 0], "each of them could be paused");
     Log::open(&fixture, &other).count(OVERDUE);
     assert_eq!(whole(&fixture, &paused), [], "nothing went to the paused target");
     target(&fixture, "resume", &paused);

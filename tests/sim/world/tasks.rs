@@ -77,8 +77,6 @@ pub struct Tasks {
     /// Projects, services and topics, and since when each version is in force.
     pub versions: Vec<settings::Version>,
     published: usize,
-    /// When processes with lanes have started: they have heard of nothing yet.
-    pub lane_starts: Vec<Time>,
     /// By task: calls that workers did not make, as they knew nobody to call.
     pub refused: BTreeMap<usize, usize>,
     pub calls: Vec<Called>,
@@ -249,7 +247,6 @@ impl World {
 
     /// A process that has started hears of projects and services at once, or after a while.
     pub fn hear_registry(&mut self, slot: usize) {
-        self.tasks.lane_starts.push(self.at);
         let wait = self.chance.between(0, 2 * HEARD_WITHIN).saturating_sub(HEARD_WITHIN);
         let process = self.members[slot].process();
         self.wake(process, wait, Wake::Registry);

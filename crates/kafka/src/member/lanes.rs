@@ -346,6 +346,12 @@ impl LaneThreads {
         })
     }
 
+    /// In place of [`announce`](Self::announce): this process is alone in its namespace, and nobody pauses a target there or gives it
+    /// a rate. Without one of the two no record goes to a target.
+    pub fn stay_alone(&self) {
+        self.registry.publish_nothing();
+    }
+
     /// Announces this process to the other members, as `me` with the lanes that its threads run and the allow-lists that are in
     /// force, and hears the others: that shows which of them died.
     ///

@@ -108,6 +108,11 @@ impl RegistryFeed {
         self.0.progress.lock().has_tasks
     }
 
+    /// Tells that there are no projects and services, and no topic that says so.
+    pub(crate) fn publish_nothing(&self) {
+        self.0.progress.lock().is_complete = true;
+    }
+
     /// Tells what was read.
     pub(super) fn publish(&self, read: &RegistryReader) {
         fail::fail_point!("registry_unread", |_| ());
