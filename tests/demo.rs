@@ -119,7 +119,10 @@ fn an_interrupt_before_the_first_record_ends_the_demo_and_says_so() {
 fn the_summary_says_that_callbacks_need_a_real_kafka() {
     let output = demo(&["--seconds", "2", "--plain"]).output().expect("the binary runs");
     let summary = String::from_utf8_lossy(&output.stdout);
-    assert!(summary.contains("callbacks need a real Kafka (--kafka or --brokers)"), "{summary}");
+    assert!(
+        summary.contains("\n  callbacks     none: they need a real Kafka (--kafka or --brokers)"),
+        "{summary}"
+    );
 }
 
 #[test]

@@ -174,7 +174,8 @@ fn what_a_build_lacks_is_named_with_its_package_even_without_bash() {
         }
     }
     let whole = Tree::building().run("scripts/needs build");
-    assert_eq!((whole.code, &*whole.said), (Some(0), ""));
+    let want = "all that waterclock is compiled with is here\n";
+    assert_eq!((whole.code, &*whole.said), (Some(0), want));
     let split = Tree::building();
     split.stub("perl", "echo \"Can't locate IPC/Cmd.pm in @INC\" >&2; exit 2");
     let Ended { code, said } = split.run("scripts/needs build");

@@ -20,6 +20,7 @@ use crate::api::timers::Peers;
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
 use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
 use crate::config::Config;
+use crate::engine::allow::Allow;
 use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
@@ -66,6 +67,7 @@ impl TasksOfInstance {
                 Some(guard) => guard.url(url).map_err(|denied| denied.to_string()),
                 None => Ok(()),
             }),
+            topics: Arc::new(Allow::any(&config.namespace)),
             quotas: Arc::default(),
         }
     }

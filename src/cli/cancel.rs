@@ -20,8 +20,8 @@ use super::name::{self, Key};
 use super::send::{intake_topic, of_kafka, refused};
 use super::{Exit, Failure, Global, Outcome, again, output};
 use crate::config::{Config, Overrides};
-use crate::engine::Record;
 use crate::engine::header;
+use crate::engine::{Record, UnixMillis};
 use crate::kafka::{SubmitError, Submitter};
 
 use bulk::Bulk;
@@ -211,18 +211,23 @@ pub(super) fn asked(wait: Duration) -> String {
     format!("{}ms", wait.as_millis())
 }
 
+/// An outcome, in a line.
+fn said(CommandResult { outcome, state, code, due, .. }: &CommandResult) -> String {
+    let more: Vec<_> = [state, code].into_iter().filter_map(Option::as_deref).collect();
+    match (due, more.is_empty()) {
+        (Some(due), _) => format!("{outcome}, due {}", output::time(UnixMillis(*due))),
+        (None, false) => format!("{outcome} ({})", more.join(", ")),
+        (None, true) => outcome.clone(),
+    }
+}
+
 /// Tells an outcome, and ends with the code that goes with it.
 pub(super) fn show(result: &CommandResult, server: &ServerArg, json: bool) -> Outcome {
     let outcome = result.outcome.as_str();
     if json {
         output::line(&json!(result).to_string())?;
     } else {
-        let more: Vec<_> =
-            [&result.state, &result.code].into_iter().filter_map(Option::as_deref).collect();
-        output::line(&match more.is_empty() {
-            false => format!("{outcome} ({})", more.join(", ")),
-            true => outcome.to_owned(),
-        })?;
+        output::line(&said(result))?;
         if outcome == CommandResult::PENDING {
             let id = result.id.as_str();
             let hint = match result.ticket() {
@@ -249,4 +254,26 @@ pub(super) fn show(result: &CommandResult, server: &ServerArg, json: bool) -> Ou
         CommandResult::PENDING => Exit::Pending,
         _ => Exit::Negative,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outcome_says_what_else_is_known_of_the_timer() {
+        let of =
+            |outcome: &str| CommandResult { outcome: outcome.to_owned(), ..Default::default() };
+        assert_eq!(said(&of("cancelled")), "cancelled");
+        let dead = CommandResult {
+            state: Some("dead".to_owned()),
+            code: Some("target_denied".to_owned()),
+            ..of("unknown")
+        };
+        assert_eq!(said(&dead), "unknown (dead, target_denied)");
+        let put_off = CommandResult { due: Some(1_896_076_800_000), ..of("replaced") };
+        assert_eq!(said(&put_off), "replaced, due 2030-01-31T08:00:00.000Z");
+        // An older instance does not say when.
+        assert_eq!(said(&of("replaced")), "replaced");
+    }
 }

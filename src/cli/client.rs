@@ -109,7 +109,7 @@ pub(super) enum ClientError {
         #[source]
         source: http::Error,
     },
-    #[error("{}: {detail}{}{}", if *status < 500 { "refused" } else { "not available now" }, place(at.as_deref()), if *status == 401 { TOKEN_BY } else { "" })]
+    #[error("{}{detail}{}{}", verdict(*status), place(at.as_deref()), if *status == 401 { TOKEN_BY } else { "" })]
     Refused { status: u16, detail: String, at: Option<String> },
     #[error("{0} answered something else than an instance does")]
     Strange(String),
@@ -135,6 +135,16 @@ impl From<ClientError> for Failure {
             ClientError::Connection(_) | ClientError::Strange(_) => Exit::Internal,
         };
         Self::new(exit, error)
+    }
+}
+
+/// What stands before the reason of a status that is no success.
+fn verdict(status: u16) -> &'static str {
+    match status {
+        // Nobody refuses anything: what was asked for is not there, and the reason says so.
+        404 => "",
+        ..500 => "refused: ",
+        _ => "not available now: ",
     }
 }
 
@@ -642,6 +652,7 @@ mod tests {
         let (mute, fair) = (server(None), server(Some("200 OK\r\n\r\n{\"timers\":[]}")));
         let busy = server(Some("503 Busy\r\n\r\n{\"detail\":\"busy\"}"));
         let strict = server(Some("400 Bad\r\n\r\n{\"detail\":\"bad\"}"));
+        let none = server(Some("404 None\r\n\r\n{\"detail\":\"there is no task with this id\"}"));
         let cancel = Kind::Cancel(Duration::ZERO);
         // What passes is not waited for.
         let until = Instant::now();
@@ -651,6 +662,7 @@ mod tests {
             ("it refuses, and the other?",     cancel,       vec![&mute, &busy], Some("may have done")),
             ("it refuses, alone",              cancel,       vec![&busy],        Some("not available now: busy")),
             ("it does not understand",         cancel,       vec![&strict],      Some("refused: bad")),
+            ("there is none",                  cancel,       vec![&none],        Some("there is no task")),
         ];
         std::thread::scope(|scope| {
             for (why, kind, bases, want) in cases {
@@ -662,6 +674,8 @@ mod tests {
                         (Ok(_), None) => {}
                         (Err(error), Some(want)) => {
                             assert!(error.to_string().contains(want), "{why}: {error}");
+                            let says_refused = error.to_string().contains("refused");
+                            assert_eq!(says_refused, want.contains("refused"), "{why}: {error}");
                         }
                         (answer, _) => panic!("{why}: {answer:?}"),
                     }

@@ -39,6 +39,7 @@ mod topics;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::error::ContextKind;
 use clap::{Args, CommandFactory as _, Parser, Subcommand};
 
 pub use crate::terminal::{Exit, Failure, Outcome};
@@ -196,6 +197,7 @@ pub fn main() -> ExitCode {
     let Cli { global, command } = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = without_guess(error);
             if error.use_stderr() && std::env::args_os().any(|argument| argument == "--json") {
                 failure::report(&Failure::new(Exit::Usage, in_one_line(&error)), true);
                 return Exit::Usage.into();
@@ -245,6 +247,12 @@ pub fn main() -> ExitCode {
             failure.exit().into()
         }
     }
+}
+
+/// clap guesses a value by the letters that two words share: `expired` for `weird`. All values stand in the line above anyway.
+fn without_guess(mut error: clap::Error) -> clap::Error {
+    error.remove(ContextKind::SuggestedValue);
+    error
 }
 
 /// What is wrong with the arguments, and what may have been meant, without the usage behind it.
@@ -314,6 +322,21 @@ mod tests {
         let line = in_one_line(&error);
         assert!(line.starts_with("unexpected argument '--kye' found; tip: "), "{line}");
         assert!(!line.contains("Usage"), "{line}");
+    }
+
+    #[test]
+    fn a_value_that_is_none_of_a_list_is_answered_with_the_list_alone() {
+        let wrong = Cli::try_parse_from(["waterclock", "task", "list", "--status", "weird"]);
+        let Err(error) = wrong else { panic!("weird is no status") };
+        let line = in_one_line(&without_guess(error));
+        let want = "invalid value 'weird' for '--status <STATUS>'; [possible values: delay, ready, running, ";
+        assert!(line.starts_with(want), "{line}");
+        assert!(line.ends_with("expired]") && !line.contains("tip"), "{line}");
+        // What may have been meant is said of an option, whose list is long.
+        let wrong = Cli::try_parse_from(["waterclock", "task", "list", "--statsu", "failed"]);
+        let Err(error) = wrong else { panic!("--statsu is no option") };
+        let line = in_one_line(&without_guess(error));
+        assert!(line.contains("tip: a similar argument exists: '--status'"), "{line}");
     }
 
     /// What Docker runs: a container with a misspelt health check would be restarted for ever.

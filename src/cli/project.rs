@@ -545,6 +545,6 @@ mod tests {
         ];
         assert_eq!(lines, want, "{text}");
         let error = of("x service get shop bill").of(&project).expect_err("there is none");
-        assert_eq!(error.to_string(), "refused: there is no service bill in project shop");
+        assert_eq!(error.to_string(), "there is no service bill in project shop");
     }
 }

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::checkers::{arrivals, number};
 use crate::support::{
-    Ack, Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, eventually, now_ms, out,
-    variable_if_set, whole,
+    Ack, Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, client, eventually, now_ms,
+    out, variable_if_set, whole,
 };
 use parking_lot::Mutex;
 
@@ -436,10 +436,7 @@ fn cancel_at(mix: &Mix, n: usize, delay_ms: u64, fate: Fate) -> Option<Duration>
 /// One for all: each has a thread of its own.
 fn http() -> &'static reqwest::blocking::Client {
     static HTTP: OnceLock<reqwest::blocking::Client> = OnceLock::new();
-    HTTP.get_or_init(|| {
-        let client = reqwest::blocking::Client::builder().timeout(ANSWER_MAX).no_proxy();
-        client.tls_built_in_root_certs(false).build().expect("a client")
-    })
+    HTTP.get_or_init(|| client(ANSWER_MAX))
 }
 
 /// Asks for a cancel by HTTP; the answer, if there is one.

@@ -13,7 +13,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::clients::Client;
-use crate::support::{Fixture, Mode, Process, ask, eventually, now_ms, waterclock};
+use crate::support::{
+    Fixture, Mode, PATIENCE, Process, ask, client, eventually, now_ms, waterclock,
+};
 
 /// With what calls are signed: 32 bytes.
 const KEY: &str = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIzNDU2Nzg5MDE=";
@@ -239,8 +241,8 @@ fn the_python_program_of_the_callback_cookbook() {
 
     // Anybody can call the shop's service; only waterclock has the key.
     let url = format!("http://127.0.0.1:{}/orders/order-1/close", shop.port);
-    let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
-    let forged = client.post(url).header("webhook-id", "a").header("webhook-timestamp", "1");
+    let forged =
+        client(PATIENCE).post(url).header("webhook-id", "a").header("webhook-timestamp", "1");
     let told = forged.header("webhook-signature", "v1,AAAA").send().expect("an answer");
     assert_eq!(told.status().as_u16(), 401);
     std::thread::sleep(Duration::from_millis(100));

@@ -6,7 +6,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use crate::support::terminal::{on_a_terminal, read_until};
-use crate::support::{Fixture, Mode, PATIENCE, assert_each_once, eventually, waterclock, whole};
+use crate::support::{
+    Fixture, Mode, PATIENCE, assert_each_once, eventually, now_ms, waterclock, whole,
+};
 
 /// Exit code, what it says, and its error.
 fn run(fixture: &Fixture, arguments: &[&str]) -> (Option<i32>, String, String) {
@@ -57,11 +59,24 @@ fn a_timer_is_replaced_and_given_another_time() {
     let reschedule = |more: &[&str]| run(&fixture, &[&["reschedule"], &name[..], more].concat());
     let (code, said, error) = reschedule(&["--in", "1s", "--only", first]);
     assert_eq!(code, Some(1), "that version was replaced: {said} {error}");
+    let before = now_ms();
     let (code, said, error) = reschedule(&["--in", "3h"]);
-    assert_eq!((code, said.as_str()), (Some(0), "replaced"), "{error}");
+    let put_off_to = said.strip_prefix("replaced, due ").and_then(|due| due.parse().ok());
+    let put_off_to: jiff::Timestamp = put_off_to.unwrap_or_else(|| panic!("{said}: {error}"));
+    let put_off_by = put_off_to.as_millisecond().unsigned_abs() - before;
+    // The brokers' clock is that of this machine. It is known to some milliseconds.
+    assert!((3 * 3_600_000 - 1_000..3 * 3_600_000 + 60_000).contains(&put_off_by), "{said}");
+    assert_eq!(code, Some(0), "{said}: {error}");
+    let (code, said, error) = reschedule(&["--until", "2030-01-31T08:00:00Z"]);
+    assert_eq!(
+        (code, said.as_str()),
+        (Some(0), "replaced, due 2030-01-31T08:00:00.000Z"),
+        "{error}"
+    );
     let due = second["due"].as_u64().expect("a time") - 3_600_000;
-    let (code, said, error) = reschedule(&["--until", &due.to_string()]);
-    assert_eq!((code, said.as_str()), (Some(0), "replaced"), "{error}");
+    let told =
+        json(&fixture, &[&["reschedule"], &name[..], &["--until", &due.to_string()]].concat());
+    assert_eq!((&told["outcome"], &told["due"]), (&"replaced".into(), &due.into()), "{told}");
     let told = json(&fixture, &[&["reschedule"], &name[..], &["--in", "1s"]].concat());
     assert_eq!(told["outcome"], "replaced", "{told}");
     fixture.wait_until_nothing_is_pending();

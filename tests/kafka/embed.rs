@@ -8,7 +8,7 @@ use tokio::sync::oneshot;
 use waterclock::config::LadderConfig;
 use waterclock::{Config, Error, run};
 
-use crate::support::{Fixture, Log, eventually, free_address, out};
+use crate::support::{Fixture, Log, client, eventually, free_address, out};
 
 /// The configuration of a host, made in code.
 fn config(fixture: &Fixture, http: &str) -> Config {
@@ -35,8 +35,8 @@ fn runtimes() -> [(&'static str, Runtime); 2] {
 }
 
 fn wait_until_ready(http: &str) {
+    let client = client(Duration::from_secs(5));
     eventually("ready", || {
-        let client = reqwest::blocking::Client::builder().no_proxy().build().expect("a client");
         let answer = client.get(format!("http://{http}/health/ready")).send();
         let answer = answer.map_err(|error| error.to_string())?;
         if answer.status().is_success() { Ok(()) } else { Err(answer.text().unwrap_or_default()) }

@@ -34,6 +34,9 @@ pub struct CommandResult {
     /// Why it is a dead letter, if it is: a code of the header contract.
     #[serde(default)]
     pub code: Option<String>,
+    /// When it is due now, in milliseconds since 1970, if it was given another time.
+    #[serde(default)]
+    pub due: Option<u64>,
     /// While it is pending: the path at which to ask again.
     #[serde(default)]
     pub again: Option<String>,
@@ -82,6 +85,9 @@ impl Serialize for CommandResult {
             if let Some(text) = text {
                 map.serialize_entry(name, text)?;
             }
+        }
+        if let Some(due) = self.due {
+            map.serialize_entry("due", &due)?;
         }
         for (name, value) in &self.more {
             map.serialize_entry(name, value)?;

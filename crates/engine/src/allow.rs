@@ -58,11 +58,17 @@ impl Allow {
     /// # Errors
     /// A pattern is no regular expression; refuse the configuration that it came from.
     pub fn new(namespace: &str, patterns: Option<&[String]>) -> Result<Self, BadPattern> {
-        let allow = Self { prefix: format!("{namespace}."), sets: Vec::new() };
+        let allow = Self::any(namespace);
         match patterns {
             Some(patterns) => allow.narrow(patterns),
             None => Ok(allow),
         }
+    }
+
+    /// Permits everything but own topics and `__*`: what the name of a target alone decides.
+    #[must_use]
+    pub fn any(namespace: &str) -> Self {
+        Self { prefix: format!("{namespace}."), sets: Vec::new() }
     }
 
     /// Permits of what it permitted only what one of these patterns matches, too.
@@ -165,6 +171,7 @@ mod tests {
             ("meta",                                      "wc.meta",          forbidden),
             ("schedules",                                 "wc.schedules",     forbidden),
             ("tasks",                                     "wc.tasks",         forbidden),
+            ("results",                                   "wc.results",       forbidden),
             ("dead letters",                              "wc.dead",          forbidden),
             ("below our prefix, but not ours",            "wc.orders",        yes),
             ("another's is known by what is beside it",   "wc2.intake",       yes),
@@ -177,10 +184,13 @@ mod tests {
     #[test]
     fn without_a_list_everything_is_permitted_but_own_topics_and_those_of_kafka() {
         let allow = Allow::new("waterclock", None).unwrap();
-        assert!(allow.is_open());
+        assert!(allow.is_open() && Allow::any("waterclock").is_open());
         assert_eq!(allow.permits("orders"), Ok(()));
         assert_eq!(allow.permits("waterclock.dead"), Err(Code::TargetForbidden));
         assert_eq!(allow.permits("__transaction_state"), Err(Code::TargetForbidden));
+        for target in ["orders", "waterclock.dead", "__transaction_state"] {
+            assert_eq!(Allow::any("waterclock").permits(target), allow.permits(target), "{target}");
+        }
     }
 
     #[test]

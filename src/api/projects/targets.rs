@@ -17,6 +17,7 @@ use super::super::timers::params::Query;
 use super::changes::{asked_for, changed, if_match, with_etag, write};
 use super::model::{Changed, TargetList, TargetSettings, TargetView};
 use super::{Answered, settings};
+use crate::engine::task::Wrong;
 use crate::engine::task::registry::{Change, TargetTopic, is_topic};
 
 /// Begins the path of one target.
@@ -50,6 +51,12 @@ fn permitted(caller: &Caller, role: Role) -> Result<(), Problem> {
         caller.name
     );
     Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail))
+}
+
+/// Refuses a change of a topic to which no record ever goes: it would do nothing.
+fn may_be_put(tasks: &Tasks, topic: &str) -> Result<(), Problem> {
+    let wrong = |detail| Problem::wrong_fields(&[Wrong { at: "path.topic".to_owned(), detail }]);
+    tasks.takes_records(topic).map_err(wrong)
 }
 
 fn view(topic: &str, target: TargetTopic) -> Result<TargetView, Problem> {
@@ -127,6 +134,7 @@ pub(in crate::api) async fn put_target(
 ) -> Answered {
     let topic = named(&uri, "")?;
     permitted(&caller, Role::Admin)?;
+    may_be_put(&tasks, topic)?;
     let revision = if_match(&headers)?;
     let body = body.map_err(|error| Problem::new(error.status(), "no_body", error.body_text()))?;
     let change = asked_for(&format!("target/{topic}"), &body)?;
@@ -206,6 +214,11 @@ async fn set_paused(
     permitted(caller, Role::Admin)?;
     let asked = if_match(headers)?;
     let target = tasks.projects.registry()?.target(topic);
+    // An older version has taken a pause of any topic: that can be ended.
+    let ends_one = !paused && target.paused;
+    if !ends_one {
+        may_be_put(tasks, topic)?;
+    }
     let revision = asked.unwrap_or(target.revision);
     let change = Change::of_target(topic, Some(TargetTopic { paused, ..target }));
     Ok(changed(write(tasks, change, Some(revision)).await?))

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::super::tasks::Failure;
 use super::super::tasks::tests::{Api, Told};
+use crate::engine::task::registry::{Change, TargetTopic};
 use crate::engine::timers::TaskCounts;
 
 async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
@@ -272,6 +273,40 @@ async fn a_target_is_paused_and_resumed_by_an_admin_of_all_projects() {
         let told = api.ask(token, method, path, &body).await;
         assert_eq!((told.status, told.code()), (status, code), "{token} {method} {path}");
     }
+}
+
+#[tokio::test]
+async fn a_topic_to_which_no_record_ever_goes_is_no_target() {
+    let api = Api::new();
+    let none = Value::Null;
+    for topic in ["__consumer_offsets", "wc.intake", "wc.intake.eu", "wc.delay.1m", "wc.results"] {
+        let path = format!("/v1/targets/{topic}");
+        let (pause, resume) = (format!("{path}:pause"), format!("{path}:resume"));
+        for (method, path, body) in [
+            ("PUT", &path, &json!({"rate": 5})),
+            ("PUT", &path, &json!({})),
+            ("POST", &pause, &none),
+            ("POST", &resume, &none),
+        ] {
+            let told = api.ask("", method, path, body).await;
+            assert_eq!((told.status, told.code()), (422, "wrong_fields"), "{method} {path}");
+            assert_eq!(told.json["errors"][0]["at"], "path.topic", "{method} {path}");
+        }
+        let told = api.ask("", "GET", &path, &none).await;
+        assert_eq!((told.status, &told.json["revision"]), (200, &json!(0)), "{told:?}");
+    }
+    // It is another namespace's by its name, or anybody's: only the cluster knows.
+    for topic in ["orders.dead", "wc2.intake", "wc.orders", "_mine"] {
+        let told = api.ask("", "PUT", &format!("/v1/targets/{topic}"), &json!({})).await;
+        assert_eq!(told.status, 200, "{topic}: {told:?}");
+    }
+    // A pause that an older version has taken can be ended, and no other can begin.
+    let paused = TargetTopic { paused: true, ..TargetTopic::NEVER_PUT };
+    let change = Change::of_target("wc.dead", Some(paused)).with_revision(1);
+    api.world().registry.apply(change).expect("room");
+    assert_eq!(api.ask("", "POST", "/v1/targets/wc.dead:pause", &none).await.status, 422);
+    assert_eq!(api.ask("", "POST", "/v1/targets/wc.dead:resume", &none).await.status, 200);
+    assert!(!api.world().registry.is_target_paused("wc.dead"));
 }
 
 #[tokio::test]

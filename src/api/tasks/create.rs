@@ -327,9 +327,9 @@ fn checked(
         );
     }
     if let Kind::Kafka(kafka) = request.spec.kind()
-        && project_of.permits(&kafka.topic).is_err()
+        && let Err(detail) = tasks.is_target(project_of, &kafka.topic)
     {
-        add("topic", "is not among the targets of its project".to_owned());
+        add("topic", detail);
     }
     // A follow-up is created by a lane, once the task has ended: what can be seen of it now is checked now.
     match request.spec.on_result() {
@@ -338,8 +338,10 @@ fn checked(
                 add("on_result.url", detail);
             }
         }
-        Some(OnResult::Topic(topic)) if project_of.permits(topic).is_err() => {
-            add("on_result.topic", "is not among the targets of its project".to_owned());
+        Some(OnResult::Topic(topic)) => {
+            if let Err(detail) = tasks.is_target(project_of, topic) {
+                add("on_result.topic", detail);
+            }
         }
         Some(OnResult::Service(name)) => {
             let service = registry.service(project, name).map(|service| service.protocol);
@@ -351,7 +353,7 @@ fn checked(
                 add("on_result.service", detail);
             }
         }
-        Some(OnResult::Topic(_)) | None => {}
+        None => {}
     }
     if let Some(Feedback { heartbeat, .. }) = request.spec.feedback() {
         let bytes = request.value.as_ref().map_or(0, Vec::len);

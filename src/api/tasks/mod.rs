@@ -36,6 +36,7 @@ use super::problem::Problem;
 use super::projects::Projects;
 use super::serve::Front;
 use super::timers::{model::Soon, no_such_method};
+use crate::engine::allow::Allow;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Project;
 use crate::engine::task::report::Report;
@@ -74,6 +75,8 @@ pub struct Tasks {
     pub projects: Arc<dyn Projects>,
     /// Refuses URLs.
     pub screen: Screen,
+    /// Refuses topics that are no targets by their names. What the lists of the lanes say besides, only the lanes know.
+    pub topics: Arc<Allow>,
     /// Refuses creates beyond a project's rate.
     pub quotas: Arc<Quotas>,
 }
@@ -90,6 +93,25 @@ impl Tasks {
         }
         let host = url.host_str().unwrap_or_default();
         Err(format!("is refused: {host} is not among the hosts of its project"))
+    }
+
+    /// Whether records may go to a topic at all, as far as its name says.
+    ///
+    /// # Errors
+    /// What is wrong with it, as a sentence whose subject is the topic.
+    pub(super) fn takes_records(&self, topic: &str) -> Result<(), String> {
+        let forbidden = |_| "is a topic of waterclock's or of Kafka's own: no record may go there";
+        self.topics.permits(topic).map_err(forbidden).map_err(str::to_owned)
+    }
+
+    /// Whether tasks of a project may deliver to a topic, as far as is known here.
+    ///
+    /// # Errors
+    /// As [`Tasks::takes_records`].
+    fn is_target(&self, project: &Project, topic: &str) -> Result<(), String> {
+        self.takes_records(topic)?;
+        let denied = |_| "is not among the targets of its project".to_owned();
+        project.permits(topic).map_err(denied)
     }
 }
 

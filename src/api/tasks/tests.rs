@@ -236,7 +236,8 @@ impl Api {
         let projects = Arc::clone(&world) as Arc<dyn Projects>;
         let gate = Arc::new(Gate::new(None));
         let front = Front::new(Hosts::new([]), gate, Arc::clone(&access), Peers::default());
-        let tasks = Tasks { desk, projects, screen, quotas: Arc::default() };
+        let topics = Arc::new(Allow::any("wc"));
+        let tasks = Tasks { desk, projects, screen, topics, quotas: Arc::default() };
         let router = Rooms { timers: without_timers(), tasks: Some(tasks.clone()) }.router(&front);
         Self { world, tasks, access, router }
     }
@@ -499,6 +500,41 @@ async fn who_is_told_of_a_task_has_to_be_somebody_whom_its_project_may_tell() {
             }
             Some(place) => assert_eq!((told.status, told.places()), (422, vec![place]), "{to}"),
         }
+    }
+}
+
+#[tokio::test]
+async fn a_topic_of_waterclocks_or_of_kafkas_own_is_no_target_of_a_task() {
+    let api = Api::new();
+    let taken = |topic: &'static str| {
+        let api = &api;
+        async move {
+            let told = api.create(&json!({"on_result": {"topic": topic}})).await;
+            let record =
+                json!({"project": "shop", "group": "g", "delay": 5, "topic": topic, "value": "v"});
+            let of_kafka = api.ask("", "POST", "/v1/tasks/kafka", &record).await;
+            (told, of_kafka)
+        }
+    };
+    for topic in
+        ["__consumer_offsets", "wc.intake", "wc.intake.eu", "wc.delay.1m", "wc.results", "wc.dead"]
+    {
+        let (told, of_kafka) = taken(topic).await;
+        assert_eq!((told.status, told.code()), (422, "wrong_fields"), "{topic}: {told:?}");
+        assert_eq!(told.places(), ["on_result.topic"], "{topic}");
+        assert_eq!((of_kafka.status, of_kafka.places()), (422, vec!["topic"]), "{topic}");
+    }
+    assert_eq!(api.world().submitted, []);
+    for topic in ["wc.orders", "orders.dead", "wc2.intake", "_mine"] {
+        let (told, of_kafka) = taken(topic).await;
+        assert_eq!((told.status, of_kafka.status), (201, 201), "{topic}: {told:?} {of_kafka:?}");
+    }
+    // What a project says opens none of them.
+    let settings = json!({"targets": ["wc\\..*", "__.*"]});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &settings).await.status, 200);
+    for topic in ["wc.dead", "__consumer_offsets"] {
+        let (told, of_kafka) = taken(topic).await;
+        assert_eq!((told.status, of_kafka.status), (422, 422), "{topic}");
     }
 }
 

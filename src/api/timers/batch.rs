@@ -176,7 +176,8 @@ pub(super) async fn cancel(
         );
         all.push(match result {
             Ok((ticket, answer)) => {
-                json::outcome(&Ticket { name, ticket, puts_off: false }, &answer)
+                let ticket = Ticket { name, ticket, puts_off: false };
+                json!(json::outcome(&ticket, &answer))
             }
             Err(problem) => failed(json::name(&name), &problem),
         });

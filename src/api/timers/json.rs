@@ -32,6 +32,6 @@ pub(super) fn status_path(ticket: &Ticket) -> String {
 }
 
 /// `{"id", "key", "outcome"}`; with `again` where it is pending.
-pub(super) fn outcome(ticket: &Ticket, status: &CommandStatus) -> Value {
-    json!(CommandResult::new(&ticket.name, status, || status_path(ticket)))
+pub(super) fn outcome(ticket: &Ticket, status: &CommandStatus) -> CommandResult {
+    CommandResult::new(&ticket.name, status, || status_path(ticket))
 }

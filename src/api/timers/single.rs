@@ -92,7 +92,7 @@ async fn cancel(
         may_have_no_key(&owners, &name, deadline.before_command()).await?;
     }
     let command = TimerCommand { name: name.clone(), version, kind: CommandKind::Cancel };
-    answered(&name, false, done(&owners, command, deadline).await?)
+    answered(&name, None, done(&owners, command, deadline).await?)
 }
 
 /// Refuses a cancel without a key if no timer has that name, but timers with a key have its id: the caller forgot the key. If
@@ -191,7 +191,7 @@ async fn reschedule(
             Some(_) => TimersError::NotPending(None).into(),
             None => nobody(&owners, &name, deadline).await,
         }),
-        done => answered(&name, true, done?),
+        done => answered(&name, Some(due), done?),
     }
 }
 
@@ -212,17 +212,23 @@ async fn done(
     }
 }
 
+/// `due`: the other time that was asked for.
 fn answered(
     name: &TimerName,
-    puts_off: bool,
+    due: Option<UnixMillis>,
     (ticket, answer): (String, CommandStatus),
 ) -> Answered {
-    respond(&Ticket { name: name.clone(), ticket, puts_off }, &answer)
+    respond(&Ticket { name: name.clone(), ticket, puts_off: due.is_some() }, due, &answer)
 }
 
-/// 200 with the outcome, or 202 with the path to ask again. A reschedule that did not succeed is a conflict.
-fn respond(ticket: &Ticket, answer: &CommandStatus) -> Answered {
-    let body = Json(json::outcome(ticket, answer));
+/// 200 with the outcome, or 202 with the path to ask again. A reschedule that did not succeed is a conflict. `due`: the other
+/// time, if it is at hand.
+fn respond(ticket: &Ticket, due: Option<UnixMillis>, answer: &CommandStatus) -> Answered {
+    let mut told = json::outcome(ticket, answer);
+    if let CommandStatus::Decided { outcome: CommandOutcome::Replaced, .. } = answer {
+        told.due = due.map(|due| due.0);
+    }
+    let body = Json(told);
     Ok(match answer {
         CommandStatus::Decided { outcome, state, code, .. }
             if ticket.puts_off && *outcome != CommandOutcome::Replaced =>
@@ -272,7 +278,7 @@ pub(super) async fn again(
     let what = PeerRequest::Answer(ticket.ticket.clone());
     match owners.one(lane, what, deadline).await? {
         PeerReply::Answer(CommandStatus::Lost) => lost(&owners, &ticket, deadline).await,
-        PeerReply::Answer(answer) => respond(&ticket, &answer),
+        PeerReply::Answer(answer) => respond(&ticket, None, &answer),
         _ => Err(fault().into()),
     }
 }

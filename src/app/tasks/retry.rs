@@ -53,14 +53,14 @@ fn refused(end: TaskRetry) -> Option<Failure> {
         TaskRetry::Absent => Some(Failure::NoTask),
         TaskRetry::Held => not("it was given to the workers; wait for what comes of that turn, or cancel it. If nothing comes, `waterclock doctor` says whether a worker runs"),
         TaskRetry::Ended(TimerState::Cancelled) => {
-            not("it was cancelled, and its payload is gone; create the task again, with another request_id")
+            not("it was cancelled, and its payload is gone; create the task again, with another request id")
         }
         TaskRetry::Ended(TimerState::Expired) => {
-            not("its expires_at was over; create the task again, with a later one and another request_id")
+            not("its time to expire was over; create the task again, with a later one and another request id")
         }
         TaskRetry::Ended(_) => not("it is finished; to do it once more, create another task"),
         TaskRetry::Gone => {
-            let detail = "it has failed, and its payload stands in no dead letter any more; create the task again, with another request_id";
+            let detail = "it has failed, and its payload stands in no dead letter any more; create the task again, with another request id";
             Some(Failure::PayloadGone(detail.to_owned()))
         }
         TaskRetry::Refused(code) => {
@@ -69,7 +69,7 @@ fn refused(end: TaskRetry) -> Option<Failure> {
             )))
         }
         TaskRetry::Unborn(code) => Some(Failure::NotRetryable(format!(
-            "it was refused when it was created ({code}); mend that, and create it again, with the same request_id if it had one"
+            "it was refused when it was created ({code}); mend that, and create it again, with the same request id if it had one"
         ))),
         TaskRetry::Pending => Some(Failure::Unknown(
             "the retry is written, and its lane has not decided it yet; look at the task, or retry it again"
@@ -117,7 +117,7 @@ mod tests {
         #[rustfmt::skip]
         let cases = [
             (TaskRetry::Due,                          "",              ""),
-            (TaskRetry::Unborn("target_denied".into()), "not_retryable", "with the same request_id"),
+            (TaskRetry::Unborn("target_denied".into()), "not_retryable", "with the same request id"),
             (TaskRetry::Superseded,                   "",              ""),
             (TaskRetry::Absent,                       "none",          ""),
             (TaskRetry::Held,                         "not_retryable", "wait"),

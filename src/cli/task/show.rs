@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::super::{output, table};
-use crate::api::tasks::model::{Attempt, FeedbackInfo, Length, ResultTo, TaskStatus, TaskView};
+use crate::api::tasks::model::{
+    Attempt, FeedbackInfo, Length, ResultTo, RetryInfo, TaskStatus, TaskView,
+};
 use crate::engine::UnixMillis;
 
 fn time(at: Option<u64>) -> String {
@@ -95,10 +97,6 @@ pub(super) fn whole(task: &TaskView) -> String {
             format!("{}={}", text(name), output::shortened(Some(value.as_bytes()), ANSWER_SHOWN)),
         );
     }
-    let length = |of: &Length| match of {
-        Length::Seconds(seconds) => format!("{seconds}s"),
-        Length::Text(length) => text(length),
-    };
     if let Some(timeout) = &task.timeout {
         row("timeout", length(timeout));
     }
@@ -147,10 +145,10 @@ pub(super) fn whole(task: &TaskView) -> String {
         };
         row("code", format!("{code} ({why})"));
     }
-    let again = task.retry.as_ref().and_then(|retry| retry.count);
-    let again =
-        again.map_or_else(String::new, |count| format!(" (retries: {count} after a failure)"));
-    row("attempts", task.attempts_total.to_string() + &again);
+    if let Some(retry) = &task.retry {
+        row("retries", retries(retry));
+    }
+    row("attempts", task.attempts_total.to_string());
     row("failures", task.failures.to_string());
     if task.rounds > 0 {
         row("rounds", task.rounds.to_string());
@@ -183,6 +181,30 @@ pub(super) fn whole(task: &TaskView) -> String {
         }
     }
     table.trim_fmt()
+}
+
+fn length(of: &Length) -> String {
+    match of {
+        Length::Seconds(seconds) => format!("{seconds}s"),
+        Length::Text(length) => text(length),
+    }
+}
+
+/// How often a task is tried again, and when, in a line.
+fn retries(retry: &RetryInfo) -> String {
+    let RetryInfo { count, interval, backoff, max_interval, jitter } = retry;
+    let Some(count) = count.filter(|count| *count > 0) else { return "none".to_owned() };
+    let is_doubled = backoff.as_deref() == Some("exponential");
+    let mut parts = vec![format!("{count} after a failure")];
+    parts.extend(interval.as_ref().map(|interval| match is_doubled {
+        true => format!("{} after the first, and twice as long each time", length(interval)),
+        false => format!("each {} later", length(interval)),
+    }));
+    let longest = max_interval.as_ref().filter(|_| is_doubled);
+    parts.extend(longest.map(|longest| format!("at most {}", length(longest))));
+    let jitter = jitter.filter(|jitter| *jitter > 0.0);
+    parts.extend(jitter.map(|jitter| format!("up to {} of that less by chance", jitter)));
+    parts.join(", ")
 }
 
 /// What a task calls, in a line.
@@ -293,6 +315,22 @@ mod tests {
             lost.contains("interruptions 2 (a worker was lost, and may have called)"),
             "{lost}"
         );
+    }
+
+    #[test]
+    fn a_task_says_how_often_it_is_tried_again_and_when() {
+        let told = |retry| told(json!({"retry": retry}));
+        let fixed =
+            told(json!({"count": 3, "interval": 5, "backoff": "fixed", "max_interval": "1h"}));
+        assert!(fixed.contains("retries 3 after a failure, each 5s later\n"), "{fixed}");
+        let doubled = told(
+            json!({"count": 8, "interval": "1m30s", "backoff": "exponential", "max_interval": 3_600, "jitter": 0.25}),
+        );
+        let want = "retries 8 after a failure, 1m30s after the first, and twice as long each time, at most 3600s, \
+                    up to 0.25 of that less by chance\n";
+        assert!(doubled.contains(want), "{doubled}");
+        assert!(told(json!({"count": 0, "interval": 5})).contains("retries none\n"));
+        assert!(!self::told(json!({})).contains("retries"));
     }
 
     #[test]

@@ -104,7 +104,7 @@ fn the_commands_about_tasks_say_what_became_of_them() {
     // No answer, and no sense.
     for word in ["get", "history", "cancel", "retry"] {
         let ended = ends(&process, 1, &["task", word, NONE]);
-        assert!(ended.error.contains("refused") && ended.said.is_empty(), "{ended:?}");
+        assert!(ended.error.contains("there is no task") && ended.said.is_empty(), "{ended:?}");
     }
     let words = ["task", "create", "http", "--project", PROJECT, "--group", "g", "--in", "1h"];
     let denied = ends(&process, 2, &[&words[..], &["--url", "http://169.254.169.254/"]].concat());

@@ -12,6 +12,7 @@ use super::group_topics::GroupTopics;
 use waterclock_engine::header;
 use waterclock_engine::member::{Renewed, Timing};
 use waterclock_engine::messages::{ChangeReason, DeadLetter};
+use waterclock_engine::task::id::TaskId;
 use waterclock_engine::{
     Batch, Destination, HeaderRewrite, Lane, Offset, Produce, Record, Setup, TopicId, UnixMillis,
 };
@@ -105,7 +106,8 @@ struct BatchMetrics {
     labels: HashMap<Box<str>, u64>,
     forwarded: Vec<(usize, u64)>,
     moved: u64,
-    dead: Vec<DeadLetter>,
+    /// Each with the task that it is of, if it is of one.
+    dead: Vec<(DeadLetter, Option<TaskId>)>,
     recorded: u64,
     cancelled: u64,
 }
@@ -138,7 +140,7 @@ impl BatchMetrics {
                     }
                 }
                 (Destination::Dead, HeaderRewrite::Dead(letter)) => {
-                    told.dead.push((**letter).clone())
+                    told.dead.push(((**letter).clone(), task_of(&send.record)));
                 }
                 (Destination::Timers, HeaderRewrite::Timer(timer)) => match timer.reason {
                     ChangeReason::Recorded => told.recorded += 1,
@@ -165,17 +167,47 @@ impl BatchMetrics {
         }
         figures.moved(self.moved);
         figures.cancels(self.recorded, self.cancelled);
-        for letter in &self.dead {
+        for (letter, task) in &self.dead {
             figures.dead_letter(letter.code);
-            letters::tell(letter);
+            letters::tell(letter, task.as_ref());
         }
     }
 }
 
 /// The label of a record that is delivered, if it has one.
 fn label_of(record: &Record) -> Option<&str> {
+    text(record, header::LABEL).filter(|label| !label.is_empty())
+}
+
+/// The task of a record, as the record says: somebody else may have written that, so it is good for a log only.
+fn task_of(record: &Record) -> Option<TaskId> {
+    text(record, header::TASK)?;
+    TaskId::parse(text(record, header::ID)?).ok()
+}
+
+/// A header that is text.
+fn text<'a>(record: &'a Record, wanted: &str) -> Option<&'a str> {
     let mut headers = record.headers();
-    let label =
-        headers.find(|(name, _)| *name == header::LABEL.as_bytes()).and_then(|(_, value)| value)?;
-    std::str::from_utf8(label).ok().filter(|label| !label.is_empty())
+    let value =
+        headers.find(|(name, _)| *name == wanted.as_bytes()).and_then(|(_, value)| value)?;
+    std::str::from_utf8(value).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dead_letter_of_a_task_is_logged_with_its_id_and_one_of_a_timer_without() {
+        let of = |headers: &[(&str, &str)]| {
+            let headers =
+                headers.iter().map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+            task_of(&Record::new(None, None, headers)).map(|id| id.to_string())
+        };
+        let id = "k0123456789abcdef";
+        assert_eq!(of(&[("x-delay-id", id), ("x-delay-task", "{}")]).as_deref(), Some(id));
+        assert_eq!(of(&[("x-delay-task", "{}"), ("x-delay-id", "a line\nmore")]), None);
+        assert_eq!(of(&[("x-delay-id", id)]), None);
+        assert_eq!(of(&[("x-delay-task", "{}")]), None);
+    }
 }

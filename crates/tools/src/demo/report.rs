@@ -100,7 +100,7 @@ impl Summary<'_> {
     }
 
     fn of_calls(&self) -> Vec<String> {
-        let Some(calls) = self.calls else { return vec![format!("  {NO_CALLS}")] };
+        let Some(calls) = self.calls else { return vec![format!("  callbacks     {NO_CALLS}")] };
         let CallFigures { created, called, retried, finished, failed, open, wrong, .. } = calls;
         let (p50, p99) = calls.late_ms();
         let mut lines = vec![

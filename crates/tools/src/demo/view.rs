@@ -205,13 +205,14 @@ fn figures(figures: &Figures, area: Rect, buffer: &mut Buffer) {
     Paragraph::new(text).render(inner, buffer);
 }
 
-/// What stands in place of the callbacks of the stand-in broker.
-pub(super) const NO_CALLS: &str =
-    "callbacks need a real Kafka (--kafka or --brokers): the stand-in has no workers";
+/// What stands in place of the counts of callbacks on the stand-in broker, which has no workers.
+pub(super) const NO_CALLS: &str = "none: they need a real Kafka (--kafka or --brokers)";
 
 fn callbacks(calls: Option<&CallFigures>, area: Rect, buffer: &mut Buffer) {
     let Some(calls) = calls else {
-        return Line::from(format!(" {NO_CALLS}")).yellow().render(area, buffer);
+        let name = Span::from(" callbacks").bold();
+        let why = Span::from(format!("  {NO_CALLS}")).yellow();
+        return Line::from(vec![name, why]).render(area, buffer);
     };
     let CallFigures { created, called, retried, finished, failed, open, .. } = calls;
     let (p50, p99) = calls.late_ms();
@@ -415,7 +416,7 @@ mod tests {
         calls.wrong = 2;
         assert!(words(Some(&calls)).contains("2 wrong"));
         let screen = words(None);
-        assert!(screen.contains(NO_CALLS), "{screen}");
+        assert!(screen.contains(&format!("callbacks {NO_CALLS}")), "{screen}");
     }
 
     #[test]

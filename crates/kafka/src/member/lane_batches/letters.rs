@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use waterclock_engine::header::Code;
 use waterclock_engine::messages::DeadLetter;
+use waterclock_engine::task::id::TaskId;
 
 /// After so long without a line the next one is said again.
 const QUIET: Duration = Duration::from_secs(60);
@@ -42,8 +43,8 @@ impl Letters {
     }
 }
 
-/// A record has become a dead letter.
-pub(super) fn tell(letter: &DeadLetter) {
+/// A record has become a dead letter; `task`: that of its task, if it has one.
+pub(super) fn tell(letter: &DeadLetter, task: Option<&TaskId>) {
     let mut letters = LETTERS.lock();
     let count = letters.note(Instant::now(), letter.code);
     drop(letters);
@@ -54,6 +55,7 @@ pub(super) fn tell(letter: &DeadLetter) {
         topic = &*letter.topic,
         partition = letter.partition,
         offset = letter.offset.0,
+        task = task.map(TaskId::as_str),
         detail = ?letter.detail,
         "a record became a dead letter; see `waterclock dead list`"
     );
