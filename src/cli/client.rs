@@ -458,9 +458,7 @@ impl Client {
             detail = all.collect::<Vec<_>>().join("; ");
         }
         if let Some(revision) = kind.revision().filter(|_| problem.code == "revision_conflict") {
-            detail = format!(
-                "somebody has changed it since revision {revision}, and nothing was changed now: {detail}"
-            );
+            detail = format!("it is not at revision {revision}, so nothing was changed: {detail}");
         }
         if answer.may_be_done {
             detail += MAY_BE_DONE;

@@ -181,7 +181,7 @@ fn work_of(
     let id = task_id(&directive)?;
     let version = Version { first_appended: state.first_appended, offset: state.order.offset };
     let turn = Turn { name: TimerId::task(&id), version, turn: task.turn };
-    if directive.action == TimerAction::Cancel {
+    if is_cancel(&directive)? {
         return Ok((turn, None));
     }
     let spec = spec(&directive)?;
@@ -248,6 +248,16 @@ pub(crate) fn opened<'a>(
 pub(crate) fn task_id(directive: &Directive<'_>) -> Result<TaskId, Refusal> {
     let id = directive.id.and_then(|id| std::str::from_utf8(id).ok()).unwrap_or_default();
     TaskId::parse(id).map_err(|error| bad_task(format!("{}: {error}", header::ID)))
+}
+
+/// Whether a record cancels its task. Its action is not under its seal, but what else it has is: a cancel has no specification and no
+/// result. So nobody makes a copy of another record a cancel.
+pub(crate) fn is_cancel(directive: &Directive<'_>) -> Result<bool, Refusal> {
+    let is_cancel = directive.action == TimerAction::Cancel;
+    if is_cancel && (directive.task.is_some() || directive.result.is_some()) {
+        return Err(bad_task(format!("{} in a record that was sealed without", header::ACTION)));
+    }
+    Ok(is_cancel)
 }
 
 /// The specification of a task's record.

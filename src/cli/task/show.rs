@@ -203,7 +203,7 @@ fn retries(retry: &RetryInfo) -> String {
     let longest = max_interval.as_ref().filter(|_| is_doubled);
     parts.extend(longest.map(|longest| format!("at most {}", length(longest))));
     let jitter = jitter.filter(|jitter| *jitter > 0.0);
-    parts.extend(jitter.map(|jitter| format!("up to {} of that less by chance", jitter)));
+    parts.extend(jitter.map(|jitter| format!("up to {jitter} of that less by chance")));
     parts.join(", ")
 }
 

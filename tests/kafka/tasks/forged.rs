@@ -106,6 +106,11 @@ fn who_may_write_to_topics_cannot_make_alter_repeat_or_cancel_a_task() {
     producer.send_one(&intake, &plain().delay(0).to(&target));
     producer.send_one(&intake, &plain().header("x-delay-action", "cancel"));
     producer.send_one(&intake, &plain().header("x-delay-action", "replace").delay(0).to(&target));
+    // What was sealed, as a cancel.
+    let mut cancel = copy(&of_pending).header("x-delay-action", "cancel");
+    producer.send_one(&intake, &cancel);
+    cancel.value = None;
+    producer.send_one(&intake, &cancel);
     // With a specification, and with a state of somebody's own.
     let spec = of_pending.header("x-delay-task").expect("a specification");
     producer.send_one(&intake, &plain().header("x-delay-task", &spec).delay(0).to(&target));
@@ -139,7 +144,7 @@ fn who_may_write_to_topics_cannot_make_alter_repeat_or_cancel_a_task() {
     assert!(calls[..2].iter().all(|call| call.body == 19), "{calls:?}");
     let codes = dead(&fixture, &pending);
     println!("dead letters: {codes:?}");
-    for code in ["task_forbidden", "bad_state"] {
+    for code in ["task_forbidden", "bad_state", "bad_task"] {
         assert!(codes.iter().any(|of| of == code), "{code} is not among {codes:?}");
     }
     assert_eq!(dead(&fixture, &ended), Vec::<String>::new(), "a repeat is nothing");
@@ -204,6 +209,7 @@ fn results_and_dispatches_that_were_altered_or_moved_are_dead_letters_and_end_no
         (&tasks, reworded(&of_waits, "x-delay-task", "/fail", "/forged"), Some("bad_state")),
         (&tasks, copy(&failed), Some("bad_task")),
         (&tasks, plain(&of_open).header("x-delay-action", "cancel"), Some("bad_task")),
+        (&tasks, copy(&of_open).header("x-delay-action", "cancel"), Some("bad_task")),
     ];
     for (dispatch, result) in &theirs {
         forged.push((&tasks, copy(dispatch), Some("bad_state")));

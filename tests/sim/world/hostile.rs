@@ -17,6 +17,8 @@ use crate::workload::{Fate, When};
 const GHOST_MAX: Time = 3 * SECOND;
 
 const STATE: &[u8] = b"x-delay-state";
+/// How a state begins that is a task's.
+const OF_TASK: u8 = 3;
 
 /// The value of a header.
 fn value<'a>(record: &'a Record, name: &str) -> Option<&'a [u8]> {
@@ -108,6 +110,10 @@ impl World {
                 self.count("states changed");
                 let (mut state, byte) = (state.clone(), self.chance.below(state.len()));
                 state[byte] ^= 1 << self.chance.below(8);
+                // It looks like a task's now, and there are none.
+                if state.first() == Some(&OF_TASK) && self.plan.tasks.is_none() {
+                    self.workload.submissions[index].fates = vec![Fate::Dead("task_forbidden")];
+                }
                 self.wear(index, Some(&victim), &named, state, Some(at));
             }
             Theft::Twice => {

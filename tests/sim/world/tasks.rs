@@ -245,9 +245,13 @@ impl World {
         }
     }
 
-    /// A process that has started hears of projects and services at once, or after a while.
+    /// A process that has started hears of projects and services, or that there are none: at once, or after a while.
     pub fn hear_registry(&mut self, slot: usize) {
-        let wait = self.chance.between(0, 2 * HEARD_WITHIN).saturating_sub(HEARD_WITHIN);
+        let restarts = Time::from(self.members[slot].life) - 1;
+        let wait = match self.plan.tasks {
+            Some(_) => self.chance.between(0, HEARD_WITHIN),
+            None => HEARD_WITHIN / 2 * (restarts % 3),
+        };
         let process = self.members[slot].process();
         self.wake(process, wait, Wake::Registry);
     }

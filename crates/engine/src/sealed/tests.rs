@@ -116,7 +116,9 @@ fn what_is_not_sealed_for_the_topic_is_refused() {
     let of_another_key = StateKey::new([8; 32]);
     let said: (&[u8], Option<&[u8]>) =
         (header::RESULT.as_bytes(), Some(br#"{"outcome":"started","cursor":"x"}"#));
+    let action: (&[u8], Option<&[u8]>) = (header::ACTION.as_bytes(), Some(b"cancel"));
     let cases = [
+        ("a cancel", Record::new(None, None, work.headers().chain([action]))),
         ("a submission", submitted()),
         ("a cancel of a submission", cancel(&key(), UnixMillis(0), &id)),
         ("a result", result_record(&key(), &task, &Said::Cancelled, "w", Form::Whole)),

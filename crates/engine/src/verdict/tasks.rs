@@ -134,7 +134,7 @@ fn parts(
         deferred: false,
         task: None,
     };
-    if directive.action == TimerAction::Cancel && kind == Kind::Submit {
+    if kind == Kind::Submit && sealed::is_cancel(&directive)? {
         entry.origin = Origin::Cancel(None);
         // When it was asked for.
         entry.due = state.first_appended;
