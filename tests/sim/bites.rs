@@ -58,7 +58,7 @@ const CASES: &[Case] = &[
     (Mutation::StartsFromBeginning, AWAY, &["exactly once"], 30),
     (Mutation::StaleCheckpoint, AWAY, &["exactly once"], 30),
     (Mutation::NoCheckpoints, AWAY, &["liveness"], 30),
-    (Mutation::GoesOnAfterUnknown, FAULTY, &["never lost", "exactly once"], 30),
+    (Mutation::GoesOnAfterUnknown, FAULTY, &["never lost", "exactly once"], 150),
     (Mutation::ReusesDirty, FAULTY, &["exactly once", "never lost"], 150),
     (Mutation::ReusesAfterOffsets, FAULTY, &["exactly once", "never lost"], 150),
     (Mutation::TakesUnstable, FAULTY, &["exactly once"], 150),

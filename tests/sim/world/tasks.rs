@@ -250,7 +250,9 @@ impl World {
         let restarts = Time::from(self.members[slot].life) - 1;
         let wait = match self.plan.tasks {
             Some(_) => self.chance.between(0, HEARD_WITHIN),
-            None => HEARD_WITHIN / 2 * (restarts % 3),
+            // Most have read of them before they have their lanes.
+            None if restarts % 3 == 2 => HEARD_WITHIN,
+            None => 0,
         };
         let process = self.members[slot].process();
         self.wake(process, wait, Wake::Registry);
