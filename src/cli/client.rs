@@ -617,7 +617,7 @@ mod tests {
         let kind = Kind::Change(Some(3));
         let refused = client.ask(kind, &Method::PUT, "x", &[], None).unwrap_err();
         let text = refused.to_string();
-        assert!(text.contains("since revision 3") && text.contains("revision 7"), "{text}");
+        assert!(text.contains("not at revision 3") && text.contains("revision 7"), "{text}");
         assert_eq!(Failure::from(refused).exit(), Exit::Negative);
     }
 
