@@ -4,13 +4,13 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientError, Kind, ServerArg, StartWait, typed};
-use super::task::{length, segment};
+use super::task::{Retries, length, segment};
 use super::{Failure, Global, Outcome, output, table};
 use crate::api::projects::model::{
     EndedTasks, PendingTasks, ProjectList, ProjectSettings, ProjectStats, ProjectView,
     RefusedCreates, ServiceSettings,
 };
-use crate::api::tasks::model::{Length, RetryInfo};
+use crate::api::tasks::model::Length;
 use crate::client::http::Method;
 use crate::config::Overrides;
 
@@ -169,15 +169,8 @@ struct PutService {
     /// How long a call may take, at most 5m [default: 10s]
     #[arg(long, value_name = "DURATION", value_parser = length)]
     timeout: Option<Length>,
-    /// Attempts after the first one that failed, where the task does not say it
-    #[arg(long, value_name = "N")]
-    retries: Option<u32>,
-    /// The wait after the first failure
-    #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
-    retry_interval: Option<Length>,
-    /// How the wait grows
-    #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
-    backoff: Option<String>,
+    #[command(flatten)]
+    retries: Retries,
     /// The name of the secret that calls are signed with
     #[arg(long, value_name = "NAME")]
     secret: Option<String>,
@@ -307,12 +300,7 @@ impl PutService {
             rate,
             burst,
             timeout: self.timeout.clone(),
-            retry: self.retries.map(|count| RetryInfo {
-                count: Some(count),
-                interval: self.retry_interval.clone(),
-                backoff: self.backoff.clone(),
-                ..RetryInfo::default()
-            }),
+            retry: self.retries.info(),
             secret: self.secret.clone(),
             bearer: self.bearer.clone(),
             client_certificate: self.client_certificate.clone(),
@@ -498,7 +486,7 @@ mod tests {
             "x project put shop --if-revision 0",
             "x project put shop",
             "x service put shop billing --address https://b.example:50051 --protocol grpc",
-            "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff fixed --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",
+            "x service put shop billing --address https://b.example --retries 5 --retry-interval 10s --backoff exponential --max-interval 5m --jitter 0.25 --timeout 30s --secret s --bearer b --client-certificate c --concurrency 2",
         ];
         for line in lines {
             let parsed = Line::try_parse_from(line.split_whitespace()).expect(line);

@@ -108,6 +108,39 @@ enum Type {
     Grpc(Box<CreateGrpc>),
 }
 
+/// How often what failed is tried again, and when. What is not said comes from the service that is called, then from the API.
+#[derive(Args)]
+pub(super) struct Retries {
+    /// Attempts after the first one that failed [default: of a task those of its service, else 0]
+    #[arg(long, value_name = "N")]
+    retries: Option<u32>,
+    /// The wait after the first failure [default: 5s]
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
+    retry_interval: Option<Length>,
+    /// How the wait grows [default: fixed]
+    #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
+    backoff: Option<String>,
+    /// The longest wait [default: 1h, or --retry-interval if that is longer]
+    #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
+    max_interval: Option<Length>,
+    /// The part of a wait that chance may take away [default: 0]
+    #[arg(long, value_name = "0-1", value_parser = part, requires = "retries")]
+    jitter: Option<f64>,
+}
+
+impl Retries {
+    /// As the API takes it; `None`: nothing is said of it.
+    pub(super) fn info(&self) -> Option<RetryInfo> {
+        Some(RetryInfo {
+            count: Some(self.retries?),
+            interval: self.retry_interval.clone(),
+            backoff: self.backoff.clone(),
+            max_interval: self.max_interval.clone(),
+            jitter: self.jitter,
+        })
+    }
+}
+
 /// What every task has.
 #[derive(Args)]
 #[command(group(ArgGroup::new("due").required(true).args(["delay", "at"])))]
@@ -133,15 +166,8 @@ struct Common {
     /// The same id of a project is the same task [default: a new one]
     #[arg(long, value_name = "TEXT")]
     request_id: Option<String>,
-    /// Attempts after the first one that failed [default: those of the service that is called, else 0]
-    #[arg(long, value_name = "N")]
-    retries: Option<u32>,
-    /// The wait after the first failure [default: 5s]
-    #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
-    retry_interval: Option<Length>,
-    /// How the wait grows [default: fixed]
-    #[arg(long, value_parser = ["fixed", "exponential"], requires = "retries")]
-    backoff: Option<String>,
+    #[command(flatten)]
+    retries: Retries,
     /// A header, as NAME=VALUE; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = pair)]
     headers: Vec<(String, String)>,
@@ -171,12 +197,7 @@ impl Common {
             request_id: Some(
                 self.request_id.clone().unwrap_or_else(|| uuid::Uuid::new_v4().to_string()),
             ),
-            retry: self.retries.map(|count| RetryInfo {
-                count: Some(count),
-                interval: self.retry_interval.clone(),
-                backoff: self.backoff.clone(),
-                ..RetryInfo::default()
-            }),
+            retry: self.retries.info(),
             on_result: self.on_result.clone(),
         }
     }
@@ -433,6 +454,12 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
 pub(super) fn length(text: &str) -> Result<Length, String> {
     let length = header::duration_with_unit(text).map(Length::from);
     length.ok_or_else(|| "want a length of time with its unit, as in 15m or 1m30s".to_owned())
+}
+
+/// A part of a whole.
+fn part(text: &str) -> Result<f64, String> {
+    let part = text.parse().ok().filter(|part| (0.0..=1.0).contains(part));
+    part.ok_or_else(|| "want a number from 0 to 1, as in 0.25".to_owned())
 }
 
 fn pair(text: &str) -> Result<(String, String), String> {
@@ -764,15 +791,26 @@ mod tests {
     fn what_the_options_say_is_a_request_that_is_taken() {
         let body = body(
             "x create http --project shop --group orders --in 1m30s --url https://a.example/ --body {} \
-             --retries 3 --retry-interval 1500ms --backoff fixed --header x-a=b=c --poll 10s --rounds 5 \
+             --retries 3 --retry-interval 1500ms --backoff exponential --max-interval 5m --jitter 0.25 --header x-a=b=c --poll 10s --rounds 5 \
              --timeout 5s --expect 2xx --method PUT",
         );
         let read = request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20);
         let request = read.expect("taken");
         assert_eq!(body["delay"], 90);
-        assert_eq!(body["retry"], json!({"count": 3, "interval": "1s500ms", "backoff": "fixed"}));
+        let retry = json!({
+            "count": 3, "interval": "1s500ms", "backoff": "exponential", "max_interval": 300, "jitter": 0.25,
+        });
+        assert_eq!(body["retry"], retry);
         assert_eq!(body["headers"], json!({"x-a": "b=c"}));
         assert!(request.request_id.is_some(), "a create may be repeated");
+    }
+
+    #[test]
+    fn the_part_of_a_wait_that_chance_may_take_is_a_part() {
+        assert_eq!((part("0"), part("0.25"), part("1")), (Ok(0.0), Ok(0.25), Ok(1.0)));
+        for wrong in ["", "1.1", "-0.1", "NaN", "inf", "25%"] {
+            assert!(part(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

@@ -160,7 +160,15 @@ pub(super) fn whole(task: &TaskView) -> String {
         );
     }
     if let Some(last) = &task.last {
-        row("last", said(last));
+        // A delivery is no attempt: of a task that goes to a topic only failures are kept.
+        let is_over = task.task_status == TaskStatus::Finished && last.outcome == "failed";
+        row(if is_over { "last failure" } else { "last" }, said(last));
+        if let Some(percent) = last.percent {
+            row("done so far", format!("{percent} %"));
+        }
+        if let Some(cursor) = &last.cursor {
+            row("cursor", output::shortened(Some(cursor.as_bytes()), ANSWER_SHOWN));
+        }
         if let Some(response) = &last.response {
             row("its answer", output::shortened(Some(response.as_bytes()), ANSWER_SHOWN));
         }
@@ -303,7 +311,15 @@ mod tests {
             json!({"task_status": "failed", "code": "unexpected_status", "last": {"turn": 1, "outcome": "failed", "status": 500}}),
         );
         assert!(failed.contains("waterclock task retry 9f2c"), "{failed}");
-        assert!(failed.contains("failed 500"), "{failed}");
+        assert!(failed.contains("last failed 500\n"), "{failed}");
+        let done = told(
+            json!({"task_status": "finished", "last": {"turn": 0, "outcome": "failed", "error": "target_missing"}}),
+        );
+        assert!(done.contains("last failure failed target_missing\n"), "{done}");
+        let works = told(
+            json!({"task_status": "running", "last": {"turn": 1, "outcome": "started", "cursor": "row:7", "percent": 70}}),
+        );
+        assert!(works.contains("last started\ndone so far 70 %\ncursor row:7\n"), "{works}");
         assert!(!failed.contains("interruptions"), "{failed}");
         let expired = told(
             json!({"task_status": "expired", "code": "expired", "last": {"turn": 1, "outcome": "failed", "status": 500}}),
