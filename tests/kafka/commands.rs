@@ -95,7 +95,7 @@ fn a_key_that_is_no_text_names_its_timer_in_base64() {
     assert_eq!((&told["key_base64"], &told["state"]), (&"/+8=".into(), &"delay".into()), "{told}");
     let told = json(&fixture, &[&["reschedule"], &name[..], &["--in", "2h"]].concat());
     assert_eq!(told["outcome"], "replaced", "{told}");
-    let told = json(&fixture, &[&["cancel"], &name[..]].concat());
+    let told = json(&fixture, &[&["cancel", "--wait", "20s"], &name[..]].concat());
     assert_eq!(told["outcome"], "cancelled", "{told}");
     process.stop_well();
 }

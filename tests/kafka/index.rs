@@ -42,9 +42,12 @@ fn what_send_named_cancel_keeps_back_and_nothing_else() {
     send("of another id", &["--key", "k", "--id", "j"]);
     send("without a key", &["--id", "i"]);
     send("told as JSON", &["--key", "m", "--id", "i"]);
-    assert_eq!(waterclock(&fixture, &["cancel", "i", "--key", "k"]), "cancelled\n");
-    assert_eq!(waterclock(&fixture, &["cancel", "i"]), "cancelled\n");
-    let told = waterclock(&fixture, &["cancel", "i", "--key", "m", "--json"]);
+    assert_eq!(
+        waterclock(&fixture, &["cancel", "i", "--key", "k", "--wait", "20s"]),
+        "cancelled\n"
+    );
+    assert_eq!(waterclock(&fixture, &["cancel", "i", "--wait", "20s"]), "cancelled\n");
+    let told = waterclock(&fixture, &["cancel", "i", "--key", "m", "--wait", "20s", "--json"]);
     let told: serde_json::Value = serde_json::from_str(&told).expect("JSON");
     assert_eq!(told, serde_json::json!({ "id": "i", "key": "m", "outcome": "cancelled" }));
     Log::open(&fixture, &target).count(2);

@@ -102,9 +102,9 @@ fn what_is_refused_is_told_as_dead_and_its_name_is_free(mode: Mode) {
     });
     assert_eq!(is("pending", ("delay", ""))["version"], before["version"]);
     is("denied", ("delivered", ""));
-    let told = ask(&process, "DELETE", "/v1/timers/i?key=pending", None);
+    let told = ask(&process, "DELETE", "/v1/timers/i?key=pending&wait=20s", None);
     assert_eq!(told.body["outcome"], "cancelled", "{}", told.body);
-    let told = ask(&process, "DELETE", "/v1/timers/i?key=last", None);
+    let told = ask(&process, "DELETE", "/v1/timers/i?key=last&wait=20s", None);
     assert_eq!(
         (told.body["outcome"].as_str(), state(&told.body)),
         (Some("unknown"), ("dead".into(), "target_denied".into()))

@@ -428,7 +428,7 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
     });
     let id = asked.create_all(vec![kafka]);
     assert_eq!(asked.end_of(&id[0])["task_status"], "finished");
-    let nobody = ["cancel", "nobody", "--key", "k"];
+    let nobody = ["cancel", "nobody", "--key", "k", "--wait", "20s"];
     for (command, want) in [(&["dead", "list"][..], 0), (&["topics", "check"], 0), (&nobody, 1)] {
         let said = cli.does(command);
         let text = String::from_utf8_lossy(&said.stderr);

@@ -63,7 +63,7 @@ fn the_commands_about_tasks_say_what_became_of_them() {
     assert_eq!(failed.count(), 2, "{said}");
 
     // What has ended stays as it is; what has failed is called again.
-    assert_eq!(ends(&process, 1, &["task", "cancel", &id]).said, "finished\n");
+    assert_eq!(ends(&process, 1, &["task", "cancel", &id, "--wait", "20s"]).said, "finished\n");
     let refused = ends(&process, 1, &["task", "retry", &id]);
     assert!(refused.error.contains("refused") && refused.said.is_empty(), "{refused:?}");
     let failed = create(&process, &stub.url("/fail?n=1"), "0s", &[]);
@@ -76,7 +76,7 @@ fn the_commands_about_tasks_say_what_became_of_them() {
     assert_eq!(ids(&listed), [json!(failed)]);
     let said = ends(&process, 0, &listed).said;
     assert!(said.contains(&failed) && said.lines().count() >= 2, "{said}");
-    assert_eq!(ends(&process, 1, &["task", "cancel", &failed]).said, "failed\n");
+    assert_eq!(ends(&process, 1, &["task", "cancel", &failed, "--wait", "20s"]).said, "failed\n");
     ends(&process, 0, &["task", "retry", &failed]);
     eventually("it is finished", || {
         let task = get(&process, &failed);
@@ -87,7 +87,10 @@ fn the_commands_about_tasks_say_what_became_of_them() {
 
     let unborn = create(&process, &stub.url("/ok"), "1h", &[]);
     assert_eq!(ends(&process, 0, &["task", "history", &unborn]).said, "no attempts\n");
-    assert_eq!(ends(&process, 0, &["task", "cancel", &unborn]).said, "cancelled\n");
+    assert_eq!(
+        ends(&process, 0, &["task", "cancel", &unborn, "--wait", "20s"]).said,
+        "cancelled\n"
+    );
     assert_eq!(get(&process, &unborn)["task_status"], "cancelled");
     let open = create(&process, &stub.url("/slow?ms=4000&status=500"), "0s", &["--retries", "2"]);
     eventually("its call is open", || {
