@@ -5,6 +5,7 @@ mod calls;
 mod client;
 mod commands;
 mod crashes;
+mod deleted;
 mod feedback;
 mod follow_ups;
 mod forged;

@@ -268,7 +268,7 @@ const TASKS_MUST_MEET: &[&str] = &[
     "workers killed", "workers stopped", "workers frozen", "workers beyond session", "workers lost",
     "workers struck between steps", "workers' commits unknown", "workers' commits failed", "calls", "calls cut",
     "creations replayed", "sealed records copied", "tasks to be cancelled", "cancels of tasks answered", "results: started",
-    "results: deferred", "results: in doubt", "results: cut", "results: cancelled", "results: ended", "kills", "zombies",
+    "results: deferred", "results: in doubt", "results: cut", "results: cancelled", "results: absent", "results: ended", "kills", "zombies",
     "recalled as ended", "calls of nobody", "expired", "project_deleted", "target_missing",
     "foreign records", "dispatches copied", "dispatches altered", "changed bodies at workers", "retries by hand", "retries taken", "retries outrun",
 ];

@@ -486,9 +486,9 @@ impl World {
                 }
                 WorkEvent::Task { partition, offset, task: Arc::from(task) }
             }
-            Ok(Work::Cancel(turn)) => {
+            Ok(Work::Cancel(turn, id)) => {
                 self.worker(worker).cancelled.insert(turn);
-                WorkEvent::Cancel { partition, offset, turn }
+                WorkEvent::Cancel { partition, offset, turn, id }
             }
             Err((_, refusal)) if !self.tasks.foreign.contains(&(place, offset)) => {
                 self.breach("model", format!("{partition:?} {offset:?}: {refusal:?}"));

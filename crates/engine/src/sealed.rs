@@ -5,7 +5,7 @@
 //! | [`submit`], [`cancel`], [`retry`](retry()), [`feedback`](feedback()) | `<ns>.intake`, in the lane of the task's id |
 //! | [`follow_up`](follow_up()) | the same, in the lane of the task that ended |
 //! | the lanes | `<ns>.tasks` |
-//! | [`result_record`] | `<ns>.results`, in the lane that the task came from |
+//! | [`result_record`], [`absent_record`] | `<ns>.results`, in the lane that the task came from |
 //!
 //! # Invariants
 //! 1. What is not sealed for the topic that it stands in is refused. So who may write to one of them can create no task, and can
@@ -145,8 +145,8 @@ fn cancel_record(key: &StateKey, state: &State<'_>, id: &[u8]) -> Record {
 pub enum Work {
     /// A turn of a task.
     Task(Box<Task>),
-    /// That turn was cancelled.
-    Cancel(Turn),
+    /// That turn of the task with this id was cancelled.
+    Cancel(Turn, TaskId),
 }
 
 /// Reads a record of `<ns>.tasks`, which has `lanes` partitions. `at`: in which of them it stands, and when it was appended there.
@@ -160,8 +160,8 @@ pub fn read_work(
     record: Record,
 ) -> Result<Work, (Box<Record>, Refusal)> {
     match work_of(key, lanes, at, &record) {
-        Ok((turn, None)) => Ok(Work::Cancel(turn)),
-        Ok((turn, Some((lane, scope, sealed, traced)))) => {
+        Ok((turn, id, None)) => Ok(Work::Cancel(turn, id)),
+        Ok((turn, _, Some((lane, scope, sealed, traced)))) => {
             Ok(Work::Task(Box::new(Task { turn, lane, scope, sealed, traced, record })))
         }
         Err(refusal) => Err((Box::new(record), refusal)),
@@ -175,14 +175,14 @@ fn work_of(
     lanes: u16,
     (partition, appended): (Lane, UnixMillis),
     record: &Record,
-) -> Result<(Turn, Option<ToCall>), Refusal> {
+) -> Result<(Turn, TaskId, Option<ToCall>), Refusal> {
     let directive = header::read(record.headers())?;
     let (state, task) = opened(&directive, record.key(), key, Kind::Work)?;
     let id = task_id(&directive)?;
     let version = Version { first_appended: state.first_appended, offset: state.order.offset };
     let turn = Turn { name: TimerId::task(&id), version, turn: task.turn };
     if is_cancel(&directive)? {
-        return Ok((turn, None));
+        return Ok((turn, id, None));
     }
     let spec = spec(&directive)?;
     let Some(scope) = scope_of(&spec) else {
@@ -208,7 +208,8 @@ fn work_of(
         let cursor = said.and_then(|said| said.cursor).map(Arc::from);
         TracedTurn { ticket: ticket.to_text(key, &id), cursor }
     });
-    Ok((turn, Some((id.lane_of(lanes), scope, sealed, traced))))
+    let lane = id.lane_of(lanes);
+    Ok((turn, id, Some((lane, scope, sealed, traced))))
 }
 
 /// Whether a record has a state as those of tasks have. Nobody has looked at its seal yet.
@@ -332,6 +333,40 @@ pub fn result_record(key: &StateKey, task: &Task, said: &Said, worker: &str, for
         (header::STATE.as_bytes(), Some(sealed.as_ref())),
     ];
     Record::new(record.key(), record.value().filter(|_| with_payload), kept.chain(ours))
+}
+
+/// The record of `<ns>.results` by which a worker says that nothing of a turn which it was to cancel stands in this partition. It has no
+/// specification: nobody has that here. `worker`: who says so.
+#[must_use]
+pub fn absent_record(
+    key: &StateKey,
+    (turn, id): (Turn, &TaskId),
+    partition: Lane,
+    worker: &str,
+) -> Record {
+    let worker = Some(worker.to_owned());
+    let result = TaskResult { worker, in_doubt: true, ..TaskResult::new(Outcome::Interrupted) };
+    let json = result.to_json();
+    let state = State {
+        kind: Kind::Result,
+        due: UnixMillis(0),
+        first_appended: turn.version.first_appended,
+        order: SubmissionOrder { appended: UnixMillis(0), offset: turn.version.offset },
+        expires: None,
+        intake: Dispatched { partition, at: UnixMillis(0) }.to_word(),
+        name: None,
+        target: None,
+        hops: 0,
+        task: Some(TaskState { turn: turn.turn, ..TaskState::default() }),
+    };
+    let (id, said) = (id.as_str().as_bytes(), json.as_bytes());
+    let sealed = state.seal(key, &Bound { id: Some(id), result: Some(said), ..Bound::default() });
+    let headers = [
+        (header::ID.as_bytes(), Some(id)),
+        (header::RESULT.as_bytes(), Some(said)),
+        (header::STATE.as_bytes(), Some(sealed.as_ref())),
+    ];
+    Record::new(None, None, headers.into_iter())
 }
 
 #[cfg(test)]

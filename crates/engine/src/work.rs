@@ -21,6 +21,7 @@ use std::sync::Arc;
 
 use crate::header::{Code, Refusal};
 use crate::messages::TracedTurn;
+use crate::task::id::TaskId;
 use crate::task::registry::Registry;
 use crate::task::result::TaskResult;
 use crate::timers::{TimerId, Version};
@@ -207,6 +208,8 @@ pub enum WorkEvent {
         offset: Offset,
         /// What it is about.
         turn: Turn,
+        /// The task's id.
+        id: TaskId,
     },
     /// A record was read that is nothing waterclock has written there.
     Foreign {
@@ -264,6 +267,18 @@ pub enum Form {
 pub enum Entry {
     /// To `<ns>.results`, to the lane of the task.
     Result(Arc<Task>, Said, Form),
+    /// To `<ns>.results`, to the lane of the task: a turn was to be cancelled of which nothing stands in the partition that is not
+    /// done. Either what became of it was said before, or its dispatch was deleted.
+    Absent {
+        /// Where the cancel stood.
+        partition: Lane,
+        /// The lane of the task.
+        lane: Lane,
+        /// What it was about.
+        turn: Turn,
+        /// The task's id.
+        id: TaskId,
+    },
     /// To `<ns>.dead`: a record that waterclock has not written, or a task whose result has no room for it.
     Dead {
         /// Where it stood.
@@ -542,8 +557,8 @@ impl WorkEngine {
             WorkEvent::Task { partition, offset, task } => {
                 self.task(now, partition, offset, task, out);
             }
-            WorkEvent::Cancel { partition, offset, turn } => {
-                self.cancel(partition, offset, turn, out);
+            WorkEvent::Cancel { partition, offset, turn, id } => {
+                self.cancel(partition, offset, (turn, id), out);
             }
             WorkEvent::Foreign { partition, offset, appended, record, refusal } => {
                 let entry = Entry::Dead { partition, offset, appended, record, refusal };
@@ -685,7 +700,13 @@ impl WorkEngine {
         self.waiting.push(at);
     }
 
-    fn cancel(&mut self, partition: Lane, offset: Offset, turn: Turn, out: &mut Vec<WorkAction>) {
+    fn cancel(
+        &mut self,
+        partition: Lane,
+        offset: Offset,
+        (turn, id): (Turn, TaskId),
+        out: &mut Vec<WorkAction>,
+    ) {
         if self.begin(partition, offset, out).is_none() {
             return;
         }
@@ -693,15 +714,26 @@ impl WorkEngine {
             // It stays pending behind its task: a worker that reads the one reads the other.
             return;
         }
-        let place = self.places.get(&turn);
-        let waits = place.filter(|place| place.partition == partition && !place.is_called);
+        let place = self.places.get(&turn).cloned();
+        let waits = place.as_ref().filter(|place| place.partition == partition && !place.is_called);
         let at = waits.and_then(|of| self.waiting.remove(partition, of.offset, &of.scope));
         if let Some(at) = at {
             self.places.remove(&turn);
             self.say(partition, at.offset, at.task, Said::Cancelled);
         }
         // Of a call that is open its own result decides, and what was reported is reported.
-        self.report(partition, offset, None, None);
+        let is_absent = place.is_none() && !self.was_read(partition, turn);
+        let lane = id.lane_of(self.shares.lanes);
+        let entry = is_absent.then_some(Entry::Absent { partition, lane, turn, id });
+        self.report(partition, offset, entry, None);
+    }
+
+    /// Whether a turn was read here lately, or what became of it is not committed yet.
+    fn was_read(&self, partition: Lane, turn: Turn) -> bool {
+        let is_recent = self.parts.get(&partition).is_some_and(|part| part.recent.knows(turn));
+        let is_of = |done: &Done| done.held.as_ref().is_some_and(|task| task.turn == turn);
+        let flying = self.flying.iter().flat_map(|flying| &flying.done);
+        is_recent || self.done.iter().chain(flying).any(is_of) || self.suspects.iter().any(is_of)
     }
 
     // What is done.

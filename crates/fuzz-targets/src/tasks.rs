@@ -196,7 +196,7 @@ pub fn task_records(bytes: &[u8]) {
                 assert_eq!(digest(&task.record), task.sealed.digest, "another body is sent");
                 report(&mut world, results, &task, &mut input);
             }
-            Ok(Work::Cancel(_)) => {}
+            Ok(Work::Cancel(..)) => {}
             Err((record, refusal)) => panic!("a lane wrote {record:?}: {refusal:?}"),
         }
         world.run();

@@ -206,7 +206,8 @@ fn results(world: &World, task: usize, version: Version) -> Vec<(u32, TaskResult
     let read = entries.filter_map(|(_, entry)| {
         let record = entry.record.as_ref()?;
         let directive = header::read(record.headers()).ok()?;
-        if directive.id != Some(draft.id.as_str().as_bytes()) {
+        // Without its task a worker says only that it has not that turn.
+        if directive.id != Some(draft.id.as_str().as_bytes()) || directive.task.is_none() {
             return None;
         }
         let bound = directive.bound(record.key());

@@ -47,6 +47,17 @@ impl World {
         for entry in entries {
             let (task, said, form) = match entry {
                 Entry::Result(task, said, form) => (task, said, form),
+                Entry::Absent { partition, lane, turn, id } => {
+                    let key = &self.plan.setup.key;
+                    let record = sealed::absent_record(key, (turn, &id), partition, &name);
+                    let results = self.plan.setup.topics.results();
+                    let Some(of) = results else { continue };
+                    let topic = Arc::clone(self.plan.setup.topics.name(of));
+                    let (partition, timing) = (i32::from(lane.0), Timing::Any);
+                    records.push(Outgoing { topic, partition, record, timing });
+                    self.count("results: absent");
+                    continue;
+                }
                 Entry::Dead { partition, offset, appended, record, refusal } => {
                     let letter = self.letter_of(partition, (offset, appended), *record, refusal);
                     records.push(letter);

@@ -64,6 +64,9 @@ impl LaneEngine {
                 let (spec, result) = *said;
                 self.report(now, entry, &spec, result);
             }
+            Ok(TaskRecord::Absent(entry, turn, partition)) => {
+                self.absent(now, *entry, (turn, partition));
+            }
             Ok(TaskRecord::Feedback(entry, said)) => self.hear(now, entry, *said),
         }
     }
@@ -576,6 +579,28 @@ impl LaneEngine {
         }
     }
 
+    /// A worker was to cancel a turn, and nothing of it stands in its partition. If the lane has heard nothing else of that turn by
+    /// then, somebody has deleted its record: nobody will call it any more, and nobody knows whether it was called.
+    fn absent(&mut self, now: UnixMillis, entry: PendingRecord, (turn, partition): (u32, Lane)) {
+        let (lane, Some(timer_id)) = (entry.source.lane, entry.timer_id) else { return };
+        let live = self.timers.table().live(lane, timer_id);
+        let live = live.filter(|live| live.version == entry.version());
+        let before = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        let is_awaited = before.cancelling && before.turn == turn;
+        let held = before.held.filter(|of| is_awaited && of.partition.0 == partition.0);
+        let (Some(live), Some(held)) = (live, held) else { return self.stale(&entry) };
+        let after = Progress { begun: true, cancelling: false, ..before.ended() };
+        let said = self.said_by_cancel(now, &entry, (timer_id, live), after, TimerState::Cancelled);
+        self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Cancelled));
+        let scope = self.timers.scope(lane, timer_id);
+        self.timers.end(now, lane, timer_id);
+        self.writes.complete_with((entry.source, entry.offset), entry.record);
+        if let Some(scope) = scope {
+            self.timers.tasks.turn_ended(now, lane, &scope);
+            self.put_back_freed(now, lane, &scope, held.credits);
+        }
+    }
+
     /// So many credits of a scope are free: what waited for them is looked at again.
     fn put_back_freed(&mut self, now: UnixMillis, lane: Lane, scope: &Scope, credits: u16) {
         let freed = self.timers.tasks.freed(lane, scope, credits);
@@ -660,13 +685,8 @@ impl LaneEngine {
             return self.finish(&cancel, answer);
         }
         match progress.held {
-            Some(held) if !progress.cancelling => {
-                let after = Progress { cancelling: true, ..progress };
-                self.follow_to_worker(now, cancel, (timer_id, live), after, held.partition.0);
-            }
-            Some(_) => {
-                let answer = answer(&cancel, Outcome::Underway);
-                self.finish(&cancel, answer);
+            Some(held) => {
+                self.follow_to_worker(now, cancel, (timer_id, live), progress, held.partition.0);
             }
             None => self.end_task_by_cancel(now, cancel, (timer_id, live), progress),
         }
@@ -691,22 +711,26 @@ impl LaneEngine {
         verdict::timer_record(timer_id, &fields)
     }
 
-    /// A cancel goes after a task to the worker that holds it: only the worker knows whether its call has begun.
+    /// A cancel goes after a task to the worker that holds it: only the worker knows whether its call has begun. So does each further
+    /// one: the note of the first may have been deleted.
     fn follow_to_worker(
         &mut self,
         now: UnixMillis,
         cancel: PendingRecord,
         of: (TimerId, Pending),
-        after: Progress,
+        before: Progress,
         partition: u16,
     ) {
         let (lane, (timer_id, live)) = (cancel.source.lane, of);
-        let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Delay);
-        self.timers.set_progress(lane, timer_id, after);
-        self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
-        self.writes.keep_with_next();
+        if !before.cancelling {
+            let after = Progress { cancelling: true, ..before };
+            let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Delay);
+            self.timers.set_progress(lane, timer_id, after);
+            self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
+            self.writes.keep_with_next();
+        }
         let answer = answer(&cancel, Outcome::Underway);
-        self.note_to_worker(now, cancel, (timer_id, live), (after.turn, partition), answer);
+        self.note_to_worker(now, cancel, (timer_id, live), (before.turn, partition), answer);
     }
 
     /// Tells the worker of a partition that the turn that it holds is not wanted any more.

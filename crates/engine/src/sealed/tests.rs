@@ -99,7 +99,25 @@ fn a_cancel_is_about_its_turn() {
     let version = Version { first_appended: UnixMillis(5_050), offset: Offset(42) };
     let turn = Turn { name: TimerId::task(&id), version, turn: 4 };
     let note = cancel_note(&key(), turn, id.as_str().as_bytes());
-    assert!(matches!(read_work(&key(), 6, AT, note), Ok(Work::Cancel(of)) if of == turn));
+    let read = read_work(&key(), 6, AT, note);
+    assert!(matches!(read, Ok(Work::Cancel(of, of_id)) if (of, &of_id) == (turn, &id)));
+}
+
+#[test]
+fn a_worker_that_has_not_a_turn_says_so_for_the_results_only() {
+    let id = TaskId::of_request("shop", "o-17", None).expect("sound");
+    let version = Version { first_appended: UnixMillis(5_050), offset: Offset(42) };
+    let turn = Turn { name: TimerId::task(&id), version, turn: 4 };
+    let record = absent_record(&key(), (turn, &id), Lane(3), "w1");
+    let directive = header::read(record.headers()).expect("readable");
+    let (state, of) = opened(&directive, None, &key(), Kind::Result).expect("a result");
+    assert_eq!((of.turn, state.first_appended, state.order.offset.0), (4, UnixMillis(5_050), 42));
+    assert_eq!(Dispatched::of_word(state.intake).map(|of| of.partition), Some(Lane(3)));
+    assert!(directive.task.is_none(), "nobody has it there");
+    let result = TaskResult::parse(directive.result.expect("a result")).expect("legal");
+    assert_eq!((result.outcome, result.in_doubt), (Outcome::Interrupted, true));
+    assert_eq!(result.worker.as_deref(), Some("w1"));
+    assert!(read_work(&key(), 6, AT, record).is_err(), "it is no work");
 }
 
 #[test]

@@ -14,11 +14,11 @@ use super::super::state::{
 };
 use super::super::task::digest;
 use super::super::task::follow_up::FollowUp;
-use super::super::task::result::TaskResult;
+use super::super::task::result::{Outcome, TaskResult};
 use super::super::task::spec::{self, Spec};
 use super::super::timers::{GRPC_TARGET, Progress, TimerId, Version};
 use super::super::work::{Callee, Scope};
-use super::super::{CutBy, Millis, Offset, Record, Source, TopicId, UnixMillis};
+use super::super::{CutBy, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
 
 /// What a record of a task is.
@@ -32,6 +32,8 @@ pub(crate) enum TaskRecord {
     Retry(Box<PendingRecord>),
     /// What a worker says of a turn.
     Result(Box<PendingRecord>, Box<(Spec, TaskResult)>),
+    /// What a worker says of a turn that was cancelled: nothing of it stands in this partition.
+    Absent(Box<PendingRecord>, u32, Lane),
     /// What an executor says of a turn of the version that it names.
     Feedback(Box<PendingRecord>, Box<Feedback>),
 }
@@ -66,6 +68,7 @@ pub(crate) fn read(
                 Said::Copy => TaskRecord::Copy(entry),
                 Said::Retry => TaskRecord::Retry(entry),
                 Said::Result(said) => TaskRecord::Result(entry, said),
+                Said::Absent(turn, partition) => TaskRecord::Absent(entry, turn, partition),
                 Said::Feedback(said) => TaskRecord::Feedback(entry, said),
             })
         }
@@ -78,6 +81,7 @@ enum Said {
     Copy,
     Retry,
     Result(Box<(Spec, TaskResult)>),
+    Absent(u32, Lane),
     Feedback(Box<Feedback>),
 }
 
@@ -150,6 +154,18 @@ fn parts(
     // A task that was retried by hand has that action in all topics, and so has one that goes on with what feedback brought.
     if directive.action == TimerAction::Cancel {
         return Err(bad_task(format!("{} in a record of a task", header::ACTION)));
+    }
+    if kind == Kind::Result
+        && directive.task.is_none()
+        && let Some(to) = Dispatched::of_word(state.intake)
+    {
+        let said = result(&directive)?;
+        if said.outcome != Outcome::Interrupted {
+            let outcome = said.outcome.as_str();
+            return Err(bad_task(format!("{outcome}, and no {}", header::TASK)));
+        }
+        entry.due = appended;
+        return Ok((entry, Said::Absent(task.turn, to.partition)));
     }
     let spec = sealed::spec(&directive)?;
     entry.target = Arc::from(target_of(&spec));

@@ -48,6 +48,11 @@ pub(super) struct Recent {
 }
 
 impl Recent {
+    /// Whether a dispatch is remembered.
+    pub(super) fn knows(&self, turn: Turn) -> bool {
+        self.turns.contains_key(&turn)
+    }
+
     /// Says what is known of the dispatch at an offset, and remembers it.
     pub(super) fn seen(
         &mut self,

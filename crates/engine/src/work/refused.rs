@@ -102,6 +102,11 @@ impl Suspects {
         taken
     }
 
+    /// What they are.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Done> {
+        self.held.iter().map(|suspect| &suspect.done)
+    }
+
     /// All of them: their partitions are gone.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = Done> + use<> {
         std::mem::take(self).held.into_iter().map(|suspect| suspect.done)
@@ -195,7 +200,7 @@ fn refused_alone(mut suspect: Suspect, why: &str) -> Suspect {
                 None
             }
         },
-        Some(Entry::Dead { .. }) | None => None,
+        Some(Entry::Absent { .. } | Entry::Dead { .. }) | None => None,
     };
     let Some((form, shorter)) = next else { return suspect.waiting(WAIT_MAX) };
     *form = shorter;

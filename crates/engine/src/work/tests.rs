@@ -55,6 +55,14 @@ fn task_of(n: u8, (project, service): (&str, &str), bytes: usize) -> Arc<Task> {
     })
 }
 
+fn id() -> TaskId {
+    TaskId::parse("a1").expect("an id")
+}
+
+fn cancel(offset: Offset, turn: Turn) -> WorkEvent {
+    WorkEvent::Cancel { partition: P, offset, turn, id: id() }
+}
+
 fn task(n: u8) -> Arc<Task> {
     task_of(n, ("p", "s"), 10)
 }
@@ -148,6 +156,7 @@ impl Bench {
         let WorkAction::Commit(batch) = self.out.remove(at) else { return None };
         let entries = batch.entries.iter().map(|entry| match entry {
             Entry::Result(task, said, _) => (task.turn.name.0[0], words(said)),
+            Entry::Absent { turn, .. } => (turn.name.0[0], "absent".to_owned()),
             Entry::Dead { .. } => (0, "dead".to_owned()),
         });
         let position = batch.positions.first().map_or_else(String::new, |(_, position)| {
@@ -355,10 +364,11 @@ fn a_cancel_takes_what_has_not_begun_and_leaves_what_has() {
     assert!(bench.calls().is_empty(), "a quarter of the calls are open");
     for (offset, of) in [(6, 5), (7, 0), (8, 9)] {
         let (offset, turn) = (Offset(offset), turn(of));
-        bench.step(WorkEvent::Cancel { partition: P, offset, turn });
+        bench.step(cancel(offset, turn));
     }
     bench.after(5);
-    assert_eq!(bench.commit(), (said(&[(5, "cancelled")]), "d0".to_owned()));
+    // Nothing of 9 stands here.
+    assert_eq!(bench.commit(), (said(&[(5, "cancelled"), (9, "absent")]), "d0".to_owned()));
     bench.end(0);
     bench.after(5);
     assert_eq!(bench.commit(), (said(&[(0, "ended")]), "d1".to_owned()));
@@ -372,7 +382,7 @@ fn a_cancel_that_comes_while_partitions_go_is_left_to_the_next_owner_with_its_ta
     bench.read(0, task(1));
     assert!(bench.calls().is_empty(), "it is not fresh");
     bench.step(WorkEvent::Ending(Millis(5_000)));
-    bench.step(WorkEvent::Cancel { partition: P, offset: Offset(1), turn: turn(1) });
+    bench.step(cancel(Offset(1), turn(1)));
     bench.after(5);
     let (entries, position) = bench.commit();
     assert_eq!((entries, &*position), (vec![], "c0"));
@@ -381,12 +391,81 @@ fn a_cancel_that_comes_while_partitions_go_is_left_to_the_next_owner_with_its_ta
 }
 
 #[test]
+fn a_cancel_says_that_its_turn_is_absent_only_if_nothing_else_is_said_of_it() {
+    let mut bench = Bench::ready();
+    bench.read(0, task(1));
+    assert_eq!(bench.calls(), [1]);
+    bench.step(cancel(Offset(1), turn(1)));
+    bench.after(5);
+    assert_eq!(bench.commit().0, said(&[]), "its call is open");
+    bench.end(0);
+    bench.step(cancel(Offset(2), turn(1)));
+    bench.after(5);
+    let (id, entries, _) = bench.batch().expect("a batch");
+    assert_eq!(entries, said(&[(1, "ended")]));
+    bench.step(cancel(Offset(3), turn(1)));
+    bench.step(WorkEvent::Failed(id));
+    bench.step(cancel(Offset(4), turn(1)));
+    bench.after(5);
+    assert_eq!(bench.commit_all(), said(&[(1, "ended")]), "what was not committed goes again");
+    bench.step(cancel(Offset(5), turn(1)));
+    bench.after(5);
+    assert_eq!(bench.commit_all(), said(&[]), "it was read here lately");
+    // It was read long ago. Its lane has heard what came of it before it hears this.
+    let mut late = task_of(2, ("p", "s"), 10);
+    let at = UnixMillis(1_000_000);
+    let sealed = Dispatch { dispatched: at, appended: at, ..Dispatch::default() };
+    Arc::get_mut(&mut late).expect("ours").sealed = sealed;
+    bench.read(6, late);
+    bench.end(1);
+    bench.after(5);
+    assert_eq!(bench.commit_all(), said(&[(2, "ended")]));
+    bench.step(cancel(Offset(7), turn(1)));
+    bench.after(5);
+    assert_eq!(bench.commit_all(), said(&[(1, "absent")]));
+}
+
+#[test]
+fn a_turn_is_not_absent_before_what_is_said_of_it_is_committed() {
+    for stage in ["open", "done", "on its way", "refused"] {
+        let mut bench = Bench::ready();
+        bench.read(0, task(1));
+        if stage == "done" {
+            // Another batch is on its way.
+            bench.read(1, task_of(2, ("q", "s"), 10));
+            bench.end(1);
+        }
+        if stage != "open" {
+            bench.end(0);
+        }
+        if stage == "refused" {
+            let (batch, ..) = bench.batch().expect("a batch");
+            let (named, blame, why) = (vec![0], crate::Blame::Record, "no".into());
+            bench.step(WorkEvent::Refused(Refused { batch, named, blame, why }));
+            bench.step(WorkEvent::Failed(batch));
+        }
+        // It is forgotten what was read.
+        bench.engine.parts.get_mut(&P).expect("its own").recent = recent::Recent::default();
+        bench.step(cancel(Offset(2), turn(1)));
+        bench.after(5);
+        let mut told = bench.commit_all();
+        if stage == "open" {
+            bench.end(0);
+            bench.after(5);
+            told.extend(bench.commit_all());
+        }
+        assert!(told.contains(&(1, "ended".to_owned())), "{stage}: {told:?}");
+        assert!(told.iter().all(|(_, what)| what == "ended"), "{stage}: {told:?}");
+    }
+}
+
+#[test]
 fn a_cancel_of_another_turn_takes_nothing() {
     let mut bench = Bench::ready();
     bench.now += 10_000;
     bench.read(0, task(1));
     let later = Turn { turn: 2, ..turn(1) };
-    bench.step(WorkEvent::Cancel { partition: P, offset: Offset(1), turn: later });
+    bench.step(cancel(Offset(1), later));
     bench.after(5);
     bench.fresh();
     assert_eq!(bench.calls(), [1]);
@@ -452,7 +531,7 @@ fn a_position_says_that_nothing_has_begun_only_with_the_last_of_several_batches(
     bench.read(0, task(1));
     for offset in 1..=1_500 {
         let (offset, turn) = (Offset(offset), turn(9));
-        bench.step(WorkEvent::Cancel { partition: P, offset, turn });
+        bench.step(cancel(offset, turn));
     }
     bench.end(0);
     bench.step(WorkEvent::Ending(Millis(5_000)));
@@ -676,8 +755,7 @@ fn a_window_that_is_full_keeps_what_comes_and_takes_it_in_later() {
     let offsets: Vec<i64> = (0..6_000).flat_map(|block| [block * 512, block * 512 + 300]).collect();
     let first = bench.engine.parts[&P].fill_permille();
     for offset in &offsets {
-        let of = WorkEvent::Cancel { partition: P, offset: Offset(*offset), turn: turn(9) };
-        bench.step(of);
+        bench.step(cancel(Offset(*offset), turn(9)));
     }
     assert!(first < FULL && !bench.engine.parts[&P].backlog.is_empty());
     bench.after(5);

@@ -171,7 +171,7 @@ impl World {
         let work = sealed::read_work(key, lanes, at, record.clone());
         let Some(task) = work.ok().and_then(|work| match work {
             sealed::Work::Task(task) => self.tasks.of.get(&task.turn.name).copied(),
-            sealed::Work::Cancel(_) => None,
+            sealed::Work::Cancel(..) => None,
         }) else {
             return record;
         };

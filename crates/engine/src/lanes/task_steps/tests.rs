@@ -12,12 +12,14 @@ use std::collections::BTreeSet;
 
 use super::super::super::Millis;
 use super::*;
-use crate::header::Code;
+use crate::header::{self, Code};
 use crate::messages::Outcome;
 use crate::sealed;
 use crate::setup::Limits;
+use crate::state::{Bound, Dispatched, Kind, State, SubmissionOrder, TaskState};
+use crate::task::id::TaskId;
 use crate::task::result::TaskResult;
-use crate::timers::TimerState;
+use crate::timers::{TimerState, Version};
 use crate::{Event, Offset, Record, Target};
 use world::{BEGAN, World, failed, finished, not_yet, spec};
 
@@ -183,15 +185,11 @@ fn a_cancel_of_what_a_worker_holds_follows_it() {
 
     // It had not begun: no call ever begins.
     let mut world = World::new(|_, _| (10_000, finished()));
-    world.set_registry("service/shop/one", r#"{"address":"http://a.example","concurrency":1}"#);
-    let spec = br#"{"type":"http","project":"shop","group":"g","service":"one"}"#;
-    let spec = Spec::parse(spec).expect("sound");
     // Two of one lane, of which one may be called at a time.
-    let of_one_lane = (2..100)
-        .find(|n| world::id(*n).lane_of(world::LANES) == world::id(1).lane_of(world::LANES));
-    world.create_spec(1, 1_000, &spec, None);
+    let (numbers, spec) = of_one_place(&mut world);
+    world.create_spec(numbers[0], 1_000, &spec, None);
     world.after(200);
-    let id = world.create_spec(of_one_lane.expect("one of a hundred"), 1_000, &spec, None);
+    let id = world.create_spec(numbers[1], 1_000, &spec, None);
     world.after(2_000);
     assert_eq!((world.dispatched().count(), world.calls.len()), (2, 1));
     let cancel = world.cancel(&id);
@@ -202,6 +200,126 @@ fn a_cancel_of_what_a_worker_holds_follows_it() {
     assert_eq!(world.calls.len(), 1);
     assert!(!world.timer(&id).and_then(|timer| timer.task).expect("a task").begun);
     assert_eq!(world.credits(), (0, 0));
+}
+
+/// A service with one call at a time, and numbers of tasks of one lane that call it.
+fn of_one_place(world: &mut World) -> (Vec<u32>, Spec) {
+    let one = r#"{"address":"http://a.example","concurrency":1}"#;
+    world.set_registry("service/shop/one", one);
+    let spec = br#"{"type":"http","project":"shop","group":"g","service":"one"}"#;
+    let spec = Spec::parse(spec).expect("sound");
+    let lane_of = |n: &u32| world::id(*n).lane_of(world::LANES);
+    ((1..40).filter(|n| lane_of(n) == lane_of(&1)).collect(), spec)
+}
+
+#[test]
+fn a_cancel_ends_a_task_whose_dispatch_was_deleted_and_frees_its_place() {
+    for is_note_deleted in [false, true] {
+        let mut world = World::new(|_, _| (5, finished()));
+        let (numbers, spec) = of_one_place(&mut world);
+        world.kill_worker();
+        let create = |n: &u32| world.create_spec(*n, 1_000, &spec, None);
+        let ids: Vec<_> = numbers.iter().map(create).collect();
+        world.after(3_000);
+        let is_held = |world: &World, id: &TaskId| {
+            world.timer(id).and_then(|timer| timer.task).is_some_and(|task| task.held.is_some())
+        };
+        let (gone, wait): (Vec<_>, Vec<_>) = ids.iter().partition(|id| is_held(&world, id));
+        let count = gone.len();
+        assert_eq!((world.dispatched().count(), world.credits()), (count, (count, count)));
+        assert!(count > 0 && !wait.is_empty(), "some wait for a place");
+        if is_note_deleted {
+            world.cancel(gone[0]);
+            world.after(1_000);
+            assert_eq!(world.dispatched().count(), count + 1);
+        }
+        world.delete_dispatched();
+        world.start_worker();
+        world.after(60_000);
+        assert!(ids.iter().all(|id| world.state(id) == Some(TimerState::Delay)));
+        assert_eq!((world.calls.len(), world.credits()), (0, (count, count)));
+        for id in &gone {
+            let cancel = world.cancel(id);
+            world.after(1_000);
+            assert_eq!(outcome_of(&world, cancel), Some(Outcome::Underway));
+            assert_eq!(world.state(id), Some(TimerState::Cancelled));
+            // Nobody knows whether it was called before it was deleted.
+            assert!(world.timer(id).and_then(|timer| timer.task).expect("a task").begun);
+        }
+        world.after(60_000);
+        assert!(wait.iter().all(|id| world.state(id) == Some(TimerState::Delivered)));
+        assert_eq!((world.calls.len(), world.credits()), (wait.len(), (0, 0)));
+        assert!(world.dead.is_empty(), "{:?}", world.dead);
+        // So it is after a take-over, too.
+        world.take_lanes_over();
+        world.after(5_000);
+        assert!(gone.iter().all(|id| world.state(id) == Some(TimerState::Cancelled)));
+    }
+}
+
+#[test]
+fn a_worker_that_has_not_a_turn_ends_only_what_was_cancelled_there() {
+    let mut world = World::new(|_, _| (20_000, finished()));
+    let id = world.create(1, 1_000, "");
+    world.after(2_000);
+    let lane = id.lane_of(world::LANES);
+    let version = world.timer(&id).expect("known").version;
+    let here = world.dispatched_to();
+    let elsewhere = Lane((here.0 + 1) % world::LANES);
+    let key = world.setup.key.clone();
+    let absent_of = |version: Version, turn: u32, partition: Lane| {
+        let turn = Turn { name: TimerId::task(&id), version, turn };
+        sealed::absent_record(&key, (turn, &id), partition, "w")
+    };
+    let absent = |turn: u32, partition: Lane| absent_of(version, turn, partition);
+    let before = Version { offset: Offset(version.offset.0 + 7), ..version };
+    let says_in_vain = |world: &mut World, records: &[Record]| {
+        for record in records {
+            world.append_result(lane, record.clone());
+        }
+        world.after(1_000);
+        assert_eq!(world.state(&id), Some(TimerState::Delay));
+    };
+    // Nobody has cancelled it.
+    says_in_vain(&mut world, &[absent(1, here), absent(1, elsewhere)]);
+    world.cancel(&id);
+    world.after(1_000);
+    // Its call is open, and a copy of the note was read where it never was; or was of another turn, or of another task of its id.
+    says_in_vain(&mut world, &[absent(1, elsewhere), absent(0, here), absent(2, here)]);
+    says_in_vain(&mut world, &[absent_of(before, 1, here)]);
+    world.after(30_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    // It has ended, and nothing changes that.
+    world.append_result(lane, absent(1, here));
+    world.after(1_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    assert!(world.dead.is_empty(), "{:?}", world.dead);
+    // Nothing else is said without the task.
+    let said = TaskResult::new(crate::task::result::Outcome::Finished).to_json();
+    let id = (header::ID.as_bytes(), Some(id.as_str().as_bytes()));
+    let state = State {
+        kind: Kind::Result,
+        due: UnixMillis(0),
+        first_appended: version.first_appended,
+        order: SubmissionOrder { appended: UnixMillis(0), offset: version.offset },
+        expires: None,
+        intake: Dispatched { partition: here, at: UnixMillis(0) }.to_word(),
+        name: None,
+        target: None,
+        hops: 0,
+        task: Some(TaskState { turn: 1, ..TaskState::default() }),
+    };
+    let bound = Bound { id: id.1, result: Some(said.as_bytes()), ..Bound::default() };
+    let sealed = state.seal(&key, &bound);
+    let headers = [
+        id,
+        (header::RESULT.as_bytes(), Some(said.as_bytes())),
+        (header::STATE.as_bytes(), Some(sealed.as_ref())),
+    ];
+    world.append_result(lane, Record::new(None, None, headers.into_iter()));
+    world.after(1_000);
+    let codes: Vec<_> = world.dead.iter().map(|(_, code, _)| *code).collect();
+    assert_eq!(codes, [Code::BadTask]);
 }
 
 #[test]

@@ -370,7 +370,7 @@ impl World {
                 let fate = self.fates.get(&number(&task.turn));
                 fate.is_some_and(|fate| fate.said.contains(kind))
             }),
-            Entry::Dead { .. } => false,
+            Entry::Absent { .. } | Entry::Dead { .. } => false,
         };
         batch.entries.iter().any(told)
     }
@@ -395,6 +395,13 @@ impl World {
             self.positions[usize::from(partition.0)] = Some(position.clone());
         }
         for entry in &sent.batch.entries {
+            if let Entry::Absent { turn, .. } = entry {
+                // All that is to be cancelled here stands before.
+                let fate = self.fates.get(&number(turn));
+                if fate.is_none_or(|fate| fate.said.is_empty()) {
+                    self.wrong.push(format!("{} is told as absent, and is not done", number(turn)));
+                }
+            }
             let Entry::Result(task, said, _) = entry else { continue };
             let n = number(&task.turn);
             let (Some(fate), Some(kind)) = (self.fates.get_mut(&n), kind(said)) else { continue };
@@ -629,7 +636,7 @@ impl World {
                             Some(WorkEvent::Task { partition, offset, task })
                         }
                         Stands::Cancel(turn) => {
-                            Some(WorkEvent::Cancel { partition, offset, turn: *turn })
+                            Some(WorkEvent::Cancel { partition, offset, turn: *turn, id: id() })
                         }
                         Stands::Marker => None,
                     }

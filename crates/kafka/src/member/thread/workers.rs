@@ -252,7 +252,7 @@ impl Role for Workers<'_> {
                 self.parts.figures.read();
                 WorkEvent::Task { partition, offset, task: Arc::from(task) }
             }
-            Ok(Work::Cancel(turn)) => WorkEvent::Cancel { partition, offset, turn },
+            Ok(Work::Cancel(turn, id)) => WorkEvent::Cancel { partition, offset, turn, id },
             Err((record, refusal)) => {
                 WorkEvent::Foreign { partition, offset, appended, record, refusal }
             }

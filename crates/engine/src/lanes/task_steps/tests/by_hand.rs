@@ -5,7 +5,7 @@ use super::*;
 const NONE_LEFT: &str = "";
 const IN_TEN_MINUTES: &str = r#","retry":{"count":9,"interval":600}"#;
 
-fn turns(world: &World, id: &crate::task::id::TaskId) -> Vec<u32> {
+fn turns(world: &World, id: &TaskId) -> Vec<u32> {
     world.calls_of(id).iter().map(|call| call.turn).collect()
 }
 

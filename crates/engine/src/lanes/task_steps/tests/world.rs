@@ -86,6 +86,8 @@ pub(super) struct World {
     // What stands in Kafka.
     logs: BTreeMap<Source, Vec<(UnixMillis, Record)>>,
     tasks: Vec<Vec<(UnixMillis, Record)>>,
+    /// Where each partition of `<ns>.tasks` begins: what stood before was deleted.
+    begins: Vec<usize>,
     commits: HashMap<Source, Commit>,
     positions: HashMap<Lane, Position>,
     pub(super) timers: BTreeMap<(u16, Vec<u8>), Change>,
@@ -170,6 +172,7 @@ impl World {
             registry: Arc::default(),
             logs: BTreeMap::new(),
             tasks: vec![Vec::new(); usize::from(LANES)],
+            begins: vec![0; usize::from(LANES)],
             commits: HashMap::new(),
             positions: HashMap::new(),
             timers: BTreeMap::new(),
@@ -397,6 +400,12 @@ impl World {
 
     // What goes wrong.
 
+    /// Somebody deletes all that stands in `<ns>.tasks`, while no worker runs.
+    pub(super) fn delete_dispatched(&mut self) {
+        assert!(self.work.is_none(), "a worker may have read it");
+        self.begins = self.tasks.iter().map(Vec::len).collect();
+    }
+
     /// The owner of the lanes is gone, and another one takes them over.
     pub(super) fn take_lanes_over(&mut self) {
         self.lanes = LaneEngine::new(Arc::clone(&self.setup));
@@ -456,8 +465,10 @@ impl World {
             let position = self.positions.get(&partition).cloned();
             let at = usize::from(partition.0);
             let end = Offset(self.tasks[at].len() as i64);
-            self.next_task[at] = position.as_ref().map_or(0, |position| position.next.0 as usize);
-            taken.push(Taken { partition, position, start: Offset(0), end });
+            let next = position.as_ref().map_or(0, |position| position.next.0 as usize);
+            self.next_task[at] = next.max(self.begins[at]);
+            let start = Offset(self.begins[at] as i64);
+            taken.push(Taken { partition, position, start, end });
         }
         self.tell_worker(WorkEvent::Assigned(taken));
     }
@@ -734,6 +745,10 @@ impl World {
                             let record = sealed::result_record(key, task, said, "w", *form);
                             Some((task.lane, record))
                         }
+                        Entry::Absent { partition, lane, turn, id } => {
+                            let record = sealed::absent_record(key, (*turn, id), *partition, "w");
+                            Some((*lane, record))
+                        }
                         Entry::Dead { .. } => None,
                     });
                     let results: Vec<_> = results.collect();
@@ -825,7 +840,7 @@ impl World {
                     Ok(Work::Task(task)) => {
                         WorkEvent::Task { partition, offset, task: Arc::new(*task) }
                     }
-                    Ok(Work::Cancel(turn)) => WorkEvent::Cancel { partition, offset, turn },
+                    Ok(Work::Cancel(turn, id)) => WorkEvent::Cancel { partition, offset, turn, id },
                     Err((record, refusal)) => {
                         WorkEvent::Foreign { partition, offset, appended: stood.1, record, refusal }
                     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::WorkParts;
 use waterclock_engine::header::Code;
 use waterclock_engine::messages::DeadLetter;
-use waterclock_engine::sealed::result_record;
+use waterclock_engine::sealed::{absent_record, result_record};
 use waterclock_engine::task::result::Outcome;
 use waterclock_engine::work::{Entry, Said, WorkBatch};
 use waterclock_engine::{
@@ -83,6 +83,12 @@ impl<'a> Writer<'a> {
                 let record = result_record(key, &task, &said, &self.parts.instance, form);
                 let to = Destination::Target(Arc::clone(&self.results));
                 produce(to, task.lane, record, HeaderRewrite::Whole)
+            }
+            Entry::Absent { partition, lane, turn, id } => {
+                let (key, worker) = (&self.parts.setup.key, &self.parts.instance);
+                let record = absent_record(key, (turn, &id), partition, worker);
+                let to = Destination::Target(Arc::clone(&self.results));
+                produce(to, lane, record, HeaderRewrite::Whole)
             }
             Entry::Dead { partition, offset, appended, record, refusal } => {
                 let letter = DeadLetter {
