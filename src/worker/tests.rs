@@ -1,5 +1,8 @@
+use std::ffi::OsStr;
 use std::io;
 use std::net::IpAddr;
+use std::process::Command;
+use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
@@ -131,6 +134,20 @@ impl Worker {
         registry.apply(change.unwrap().with_revision(1)).unwrap();
         self.registry.send_replace(Arc::new(registry));
     }
+}
+
+/// Runs a test that is ignored in a process of its own, as variables hold for all of a process.
+#[track_caller]
+fn of_its_own_process(name: &str, variables: &[(&str, &OsStr)]) {
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", &format!("worker::tests::{name}"), "--ignored"])
+        .env_remove("no_proxy")
+        .env_remove("NO_PROXY")
+        .envs(variables.iter().copied())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&[child.stdout, child.stderr].concat()).into_owned();
+    assert!(child.status.success() && said.contains("1 passed"), "{said}");
 }
 
 /// A task as it stands in `<ns>.tasks`.
@@ -633,6 +650,55 @@ fn connections_are_used_again_and_calls_do_not_wait_for_each_other() {
     let before = stub.connections();
     assert_eq!(worker.call(&to(&stub, "/ok", json!({}))).result.outcome, Outcome::Finished);
     assert_eq!(stub.connections(), before);
+}
+
+/// It would look names up by itself, and call what the guard has not seen.
+#[test]
+fn a_proxy_of_the_environment_is_not_asked() {
+    let proxy = Stub::start();
+    let address = format!("http://{}", proxy.address);
+    let names =
+        ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
+    let variables = names.map(|name| (name, OsStr::new(&address)));
+    of_its_own_process("child_calls_beside_a_proxy", &variables);
+    assert_eq!(proxy.connections(), 0);
+}
+
+#[test]
+#[ignore = "a child of the test above"]
+fn child_calls_beside_a_proxy() {
+    assert!(std::env::var_os("http_proxy").is_some(), "run by another test");
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let port = stub.address.port();
+    for host in ["loopback.example", "127.0.0.1"] {
+        let task = task(json!({"url": format!("http://{host}:{port}/ok")}), b"");
+        assert_eq!(worker.call(&Arc::new(task)).result.outcome, Outcome::Finished, "{host}");
+    }
+    assert_eq!(stub.connections(), 2);
+}
+
+/// What is checked is what is called: a name that changes between the two would be a way around the guard.
+#[test]
+fn a_name_is_looked_up_once_for_a_connection() {
+    let stub = Stub::start();
+    let port = stub.address.port();
+    let url = json!({"url": format!("http://changes.example:{port}/ok")});
+    let worker_of = |answers: [&'static str; 2]| {
+        let asks = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&asks);
+        let lookup: Lookup = Arc::new(move |_| {
+            let nth = counted.fetch_add(1, SeqCst).min(1);
+            Box::pin(async move { Ok(vec![answers[nth].parse().unwrap()]) })
+        });
+        (Worker::start(Settings { lookup, ..settings(&LOCAL) }), asks)
+    };
+    let (worker, asks) = worker_of(["127.0.0.1", "10.0.0.1"]);
+    let end = worker.call(&Arc::new(task(url.clone(), b"")));
+    assert_eq!((end.result.outcome, asks.load(SeqCst)), (Outcome::Finished, 1));
+    let (worker, asks) = worker_of(["10.0.0.1", "127.0.0.1"]);
+    let end = worker.call(&Arc::new(task(url, b"")));
+    assert_eq!((seen(&end).2, asks.load(SeqCst)), ("address_denied".to_owned(), 1));
+    assert_eq!(stub.connections(), 1);
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn p99(api: &Api, stub: &Endpoint, project: &str) -> u64 {
     late[(FAST * 99).div_ceil(100) - 1]
 }
 
-/// Has a project wait for calls that hang, and checks that another one is called in time meanwhile.
+/// Has a project wait, with at least so many calls open that hang, and checks that another one is called in time meanwhile.
 #[track_caller]
 fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
     let fixture = with_longer_tiers(test);
@@ -55,6 +55,7 @@ fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
     let most = patient(Duration::from_secs(1)).as_millis() as u64;
     assert!(beside < most, "{beside} ms, and {alone} ms alone");
     assert_eq!(stub.ended(), 0, "the slow project was slow all the time");
+    assert_eq!(stub.begun() > 0, open > 0, "nothing of a paused project is called");
     // Its calls are open: it is not waited for.
     process.kill();
 }
@@ -64,6 +65,22 @@ fn five_thousand_tasks_that_hang_do_not_hold_up_a_fast_project() {
     beside("tasks-hang", 32, |api, stub| {
         let one = with(task("slow", stub, "/hang", "0s"), json!({"timeout": "5m"}));
         for _ in 0..5 {
+            api.create_all(vec![one.clone(); 1_000]);
+        }
+    });
+}
+
+/// They come up again and again, and are put off each time.
+#[test]
+fn forty_thousand_paused_tasks_do_not_hold_up_a_fast_project() {
+    beside("tasks-paused", 0, |api, stub| {
+        let (status, told) =
+            api.answered("PUT", "/v1/projects/slow", Some(&json!({"paused": true})));
+        assert_eq!(status, 200, "{told}");
+        // A pause is in force within two seconds.
+        std::thread::sleep(Duration::from_secs(2));
+        let one = task("slow", stub, "/ok", "0s");
+        for _ in 0..40 {
             api.create_all(vec![one.clone(); 1_000]);
         }
     });
