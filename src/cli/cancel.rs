@@ -47,7 +47,7 @@ pub(super) struct Cancel {
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     wait: Duration,
     /// Asks again what became of a cancel that was pending
-    #[arg(long, value_name = "TICKET", conflicts_with_all = ["id", "intake"])]
+    #[arg(long, value_name = "TICKET", conflicts_with_all = ["id", "intake"], allow_hyphen_values = true)]
     again: Option<String>,
     #[command(flatten)]
     bulk: Bulk,
@@ -258,7 +258,31 @@ pub(super) fn show(result: &CommandResult, server: &ServerArg, json: bool) -> Ou
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        cancel: Cancel,
+    }
+
+    /// One in 64 tokens, tickets and keys begins with a hyphen.
+    #[test]
+    fn what_is_base64_may_begin_with_a_hyphen() {
+        for word in ["-SLe", "--Kv", "-"] {
+            let parsed = |words: &[&str]| {
+                let line = Line::try_parse_from([&["x"], words].concat());
+                line.map(|line| line.cancel).map_err(|error| error.to_string())
+            };
+            let cancel = parsed(&["--token", word]).expect("a token");
+            assert_eq!(cancel.bulk.token(), Some(word));
+            let cancel = parsed(&["--again", word]).expect("a ticket");
+            assert_eq!(cancel.again.as_deref(), Some(word));
+            assert!(parsed(&["i", "--key-base64", word]).is_ok(), "{word}");
+        }
+    }
 
     #[test]
     fn an_outcome_says_what_else_is_known_of_the_timer() {

@@ -15,7 +15,7 @@ pub(super) struct Key {
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     key: Option<String>,
     /// The same in base64, for a key that is not text
-    #[arg(long, value_name = "BASE64", conflicts_with = "key")]
+    #[arg(long, value_name = "BASE64", conflicts_with = "key", allow_hyphen_values = true)]
     key_base64: Option<String>,
 }
 

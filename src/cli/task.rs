@@ -164,7 +164,7 @@ struct Common {
     #[arg(long, value_name = "TIME")]
     expires: Option<Moment>,
     /// The same id of a project is the same task [default: a new one]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     request_id: Option<String>,
     #[command(flatten)]
     retries: Retries,

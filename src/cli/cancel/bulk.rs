@@ -35,7 +35,11 @@ pub(super) struct Bulk {
     #[arg(long, conflicts_with_all = ["target", "label", "due_after", "due_before"])]
     all: bool,
     /// Cancels what was counted when this token was given, within 15 minutes
-    #[arg(long, conflicts_with_all = ["target", "label", "due_after", "due_before", "all"])]
+    #[arg(
+        long,
+        conflicts_with_all = ["target", "label", "due_after", "due_before", "all"],
+        allow_hyphen_values = true
+    )]
     token: Option<String>,
 }
 
