@@ -465,8 +465,17 @@ impl World {
             Ok(found) => {
                 found.map(|(offset, entry)| (offset, (entry.appended, entry.record.clone())))
             }
-            // Its partition is another's, who has deleted what was done: the group says so soon.
-            Err(_) => return false,
+            Err(_) => {
+                let current = self.broker.workers.assignment(&of.name);
+                if current.is_some_and(|(generation, _)| generation == of.generation) {
+                    // It has deleted itself what was done, before it has read that again: it takes its partitions over once more, as
+                    // the shell does.
+                    self.count("workers outside of their logs");
+                    self.worker_is_out(worker);
+                }
+                // Or its partition is another's, who has deleted what was done: the group says so soon.
+                return false;
+            }
         };
         let partition = Lane(partition);
         let Some((offset, (appended, Some(record)))) = fetched else {

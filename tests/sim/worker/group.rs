@@ -381,7 +381,7 @@ impl World {
     }
 
     /// Its partitions are gone: those it has let go, or those that were taken from it.
-    fn worker_is_out(&mut self, worker: usize) {
+    pub(super) fn worker_is_out(&mut self, worker: usize) {
         let of = self.worker(worker);
         of.round += 1;
         // Nothing is carried out of an assignment that has gone.
