@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::figures::{Company, Many, Noisy};
-use super::lines::{Make, Until, closed};
+use super::figures::{AtRate, Company, Many, Noisy};
+use super::grpc;
+use super::lines::{Make, Until, closed, keep_pace};
 use super::{
-    BATCH_LINES, BODY, CONCURRENCY, Failed, LINES, Over, ROUNDS, SERVICE, SPIKE_PART, Stage,
+    BATCH, BATCH_LINES, BODY, CONCURRENCY, Failed, LINES, Over, ROUNDS, SERVICE, SPIKE_PART, Stage,
     WAIT_MAX, batch, batch_count, median, per_record, project, task_ids,
 };
 use crate::bench::tally::Check;
@@ -15,6 +16,9 @@ use crate::service::Service;
 use crate::stub::{HOLD, Stub};
 use waterclock_engine::Millis;
 
+/// Tasks a second that are created in batches at a rate, for so long at most.
+const BATCH_RATE: u64 = 20_000;
+const AT_RATE_SECONDS_MAX: u64 = 10;
 /// So many projects, each with a service of its own.
 const PROJECTS: u64 = 1_000;
 /// Rounds of one project and of all, in turn.
@@ -41,9 +45,28 @@ impl Stage<'_, '_> {
         let mut service = self.whole(records)?;
         let single = self.singles(&service, Over::Grpc)?;
         let batched = self.batches(&service, records, Over::Grpc)?;
+        let at_rate = self.at_rate(&service)?;
         let many = self.many(&service, records, created)?;
         let noisy = self.noisy(&mut service, records, delay)?;
-        Ok(Company { single, batched, many, noisy })
+        Ok(Company { single, batched, at_rate, many, noisy })
+    }
+
+    /// Batches over gRPC at a rate: from when each was to be sent to its answer.
+    fn at_rate(&self, service: &Service) -> Result<AtRate, Failed> {
+        let seconds = self.seconds.min(AT_RATE_SECONDS_MAX);
+        let tasks = BATCH_RATE * seconds;
+        self.cases.observer.phase("creating tasks in batches at a rate", tasks);
+        let (to, now) = (service.http, self.cases.now());
+        let pace = (tasks.div_ceil(BATCH), Duration::from_micros(1_000_000 * BATCH / BATCH_RATE));
+        let callers = grpc::batches(to, grpc::Make { now, projects: 1 }, (0, tasks));
+        let asking = async move { keep_pace(callers.await?, pace).await };
+        let answers = self.run("create tasks in batches", asking)?;
+        self.taken_in(service, task_ids(&answers))?;
+        Ok(AtRate {
+            rate: BATCH_RATE,
+            per_second: answers.per_second() * BATCH as f64,
+            answer_ms: answers.latency.spread(),
+        })
     }
 
     /// Creates and spikes of calls, in one project and in many, in turns.

@@ -142,12 +142,24 @@ pub(crate) struct Noisy {
     pub(super) check: Check,
 }
 
+/// Batches that are sent at a rate, as fast as that or not.
+#[derive(Debug, Serialize)]
+pub(crate) struct AtRate {
+    /// Tasks a second that were to be created.
+    pub(super) rate: u64,
+    /// Tasks a second that were acknowledged.
+    pub(super) per_second: f64,
+    /// From when a batch was to be sent to its answer.
+    pub(super) answer_ms: Option<Spread>,
+}
+
 /// What teams that share one installation want to know.
 #[derive(Debug, Serialize)]
 pub(crate) struct Company {
     /// Over gRPC.
     pub(super) single: Creates,
     pub(super) batched: Creates,
+    pub(super) at_rate: AtRate,
     pub(super) many: Many,
     pub(super) noisy: Noisy,
 }
@@ -193,11 +205,20 @@ impl Tasks {
     /// The rows of the table.
     pub(crate) fn rows(&self) -> Vec<(String, String)> {
         let Self { single, batched, calls, steady, faults, company, memory, .. } = self;
-        let Company { single: grpc, batched: grpc_batched, many, noisy } = company;
+        let Company { single: grpc, batched: grpc_batched, at_rate, many, noisy } = company;
         let mut rows = single.rows("single creates", "requests that look at nothing");
         rows.extend(batched.rows("batched creates", "raw writes"));
         rows.extend(grpc.rows("single creates over gRPC", "health checks over gRPC"));
         rows.extend(grpc_batched.rows("batched creates over gRPC", "raw writes beside them"));
+        if let Some(answer) = at_rate.answer_ms {
+            rows.extend([
+                row(
+                    &format!("batched creates over gRPC, {}/s asked for", at_rate.rate),
+                    rate(at_rate.per_second),
+                ),
+                row("answers at that rate, p50 / p90 / p99 / max ms", fine(answer)),
+            ]);
+        }
         rows.extend([
             row(
                 "calls, part of calls without waterclock",

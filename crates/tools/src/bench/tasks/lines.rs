@@ -48,7 +48,7 @@ pub(super) enum Until {
 pub(super) struct Answers {
     pub(super) count: u64,
     pub(super) took: Duration,
-    /// From a request to its whole answer.
+    /// From a request, at a rate from when it was to be made, to its whole answer.
     pub(super) latency: Lateness,
     /// The last answer of each that asks.
     pub(super) last: Vec<Bytes>,
@@ -72,10 +72,10 @@ impl Part {
         Self { count: 0, latency: Lateness::new(), last: None }
     }
 
-    async fn ask(&mut self, asks: &mut impl Ask, n: u64) -> Result<(), AskError> {
-        let began = Instant::now();
+    /// Asks, and counts the time from `since` on.
+    async fn ask(&mut self, asks: &mut impl Ask, n: u64, since: Instant) -> Result<(), AskError> {
         self.last = Some(asks.ask(n).await?);
-        self.latency.record(began.elapsed().as_micros() as u64);
+        self.latency.record(since.elapsed().as_micros() as u64);
         self.count += 1;
         Ok(())
     }
@@ -118,7 +118,7 @@ pub(super) async fn drive(
                 if is_over {
                     return Ok(part);
                 }
-                part.ask(&mut asks, first + at).await?;
+                part.ask(&mut asks, first + at, Instant::now()).await?;
                 at = next.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -133,19 +133,30 @@ pub(super) async fn drive(
 pub(super) async fn paced(
     to: SocketAddr,
     lines: usize,
-    (count, every): (u64, Duration),
+    pace: (u64, Duration),
     make: Make,
 ) -> Result<Answers, AskError> {
+    keep_pace(open(to, lines, &make).await?, pace).await
+}
+
+/// The same of any that ask.
+///
+/// # Errors
+/// The first that one of them met.
+pub(super) async fn keep_pace(
+    all: Vec<impl Ask>,
+    (count, every): (u64, Duration),
+) -> Result<Answers, AskError> {
     let mut parts = JoinSet::new();
-    let open = open(to, lines, &make).await?;
+    let lines = all.len();
     let began = Instant::now();
-    for (first, mut asks) in open.into_iter().enumerate() {
+    for (first, mut asks) in all.into_iter().enumerate() {
         parts.spawn(async move {
             let mut part = Part::new();
             for n in (first as u64..count).step_by(lines) {
-                let turn = every.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
-                tokio::time::sleep_until((began + turn).into()).await;
-                part.ask(&mut asks, n).await?;
+                let turn = began + every.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
+                tokio::time::sleep_until(turn.into()).await;
+                part.ask(&mut asks, n, turn).await?;
             }
             Ok(part)
         });
@@ -218,6 +229,22 @@ mod tests {
                 let turn = every * u32::try_from(call.n).unwrap();
                 assert!(call.at >= began + turn, "{call:?}");
             }
+        });
+    }
+
+    #[test]
+    fn at_a_rate_what_waits_for_another_answer_is_late() {
+        struct Slow;
+        impl Ask for Slow {
+            async fn ask(&mut self, _: u64) -> Result<Bytes, AskError> {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                Ok(Bytes::new())
+            }
+        }
+        run(async {
+            let answers = keep_pace(vec![Slow], (10, Duration::from_millis(1))).await.unwrap();
+            let max_ms = answers.latency.spread().unwrap().max;
+            assert!(max_ms >= 190.0, "{max_ms}");
         });
     }
 
