@@ -127,6 +127,18 @@ pub fn eventually<T>(what: &str, ask: impl FnMut() -> Result<T, String>) -> T {
     eventually_within(PATIENCE, what, ask)
 }
 
+/// How many a page of a bulk cancel has cancelled; it says nothing else. A page waits for 5 s: what takes longer is written, and
+/// decided a moment later.
+#[track_caller]
+pub fn bulk_cancelled(told: &serde_json::Value) -> u64 {
+    let outcomes = told["outcomes"].as_object().unwrap_or_else(|| panic!("no outcomes: {told}"));
+    let each = outcomes.iter().map(|(word, count)| {
+        assert!(matches!(&**word, "cancelled" | "pending"), "{told}");
+        count.as_u64().expect("a number")
+    });
+    each.sum()
+}
+
 /// A variable of the environment that `scripts/kafka start` prints.
 #[track_caller]
 pub fn variable(name: &str) -> String {
