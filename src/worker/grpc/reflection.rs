@@ -181,8 +181,15 @@ fn encoded(
     Ok((message.encode_to_vec().into(), method))
 }
 
-/// A message of a method's answer as JSON; `None`: it is none of its messages.
+/// The largest answer that is shown as JSON. An `Any` in an `Any` takes twelve bytes, and the encoder over a kilobyte of the stack for
+/// each: nothing else bounds how deep the target has them.
+const JSON_ANSWER_MAX: usize = 4 << 10;
+
+/// A message of a method's answer as JSON; `None`: it is none of its messages, or too large.
 pub(super) fn to_json(method: &MethodDescriptor, message: &[u8]) -> Option<Vec<u8>> {
+    if message.len() > JSON_ANSWER_MAX {
+        return None;
+    }
     let message = DynamicMessage::decode(method.output(), message).ok()?;
     serde_json::to_vec(&message).ok()
 }
@@ -306,5 +313,81 @@ impl Asker<'_> {
     async fn send(&self, request: &Bytes) -> Result<Reply, Failure> {
         let path = PATHS[self.version];
         self.connection.exchange(path, self.headers.clone(), request.clone(), None, BYTES_MAX).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use prost_types::field_descriptor_proto::{Label, Type};
+    use prost_types::{
+        DescriptorProto, FieldDescriptorProto, MethodDescriptorProto, ServiceDescriptorProto,
+    };
+
+    use super::*;
+
+    /// A method whose answer is `message A { google.protobuf.Any x = 1; }`.
+    fn method() -> MethodDescriptor {
+        let text = |of: &str| Some(of.to_owned());
+        let field = FieldDescriptorProto {
+            name: text("x"),
+            number: Some(1),
+            label: Some(Label::Optional.into()),
+            r#type: Some(Type::Message.into()),
+            type_name: text(".google.protobuf.Any"),
+            ..FieldDescriptorProto::default()
+        };
+        let message =
+            DescriptorProto { name: text("A"), field: vec![field], ..DescriptorProto::default() };
+        let method = MethodDescriptorProto {
+            name: text("M"),
+            input_type: text(".A"),
+            output_type: text(".A"),
+            ..MethodDescriptorProto::default()
+        };
+        let service = ServiceDescriptorProto {
+            name: text("S"),
+            method: vec![method],
+            ..ServiceDescriptorProto::default()
+        };
+        let file = FileDescriptorProto {
+            name: text("a.proto"),
+            dependency: vec!["google/protobuf/any.proto".to_owned()],
+            message_type: vec![message],
+            service: vec![service],
+            syntax: text("proto3"),
+            ..FileDescriptorProto::default()
+        };
+        let mut pool = DescriptorPool::global();
+        pool.add_file_descriptor_proto(file).unwrap();
+        let service = pool.get_service_by_name("S").unwrap();
+        service.methods().next().unwrap()
+    }
+
+    /// Messages in messages, as deep as so many bytes allow.
+    fn nested(most: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        loop {
+            let any = prost_types::Any { type_url: "/A".to_owned(), value: bytes.clone() };
+            let any = any.encode_to_vec();
+            let mut outer = vec![0x0a];
+            prost::encoding::encode_varint(any.len() as u64, &mut outer);
+            outer.extend(any);
+            if outer.len() > most {
+                return bytes;
+            }
+            bytes = outer;
+        }
+    }
+
+    #[test]
+    fn an_answer_that_is_nested_for_ever_costs_no_stack() {
+        let method = method();
+        // As much as a worker's thread has.
+        let thread = std::thread::Builder::new().stack_size(2 << 20);
+        let ended = thread.spawn(move || {
+            let shown = to_json(&method, &nested(JSON_ANSWER_MAX)).map(|json| json.len());
+            (shown > Some(JSON_ANSWER_MAX), to_json(&method, &nested(60 << 10)))
+        });
+        assert_eq!(ended.unwrap().join().unwrap(), (true, None));
     }
 }
