@@ -332,8 +332,9 @@ pub struct ApiConfig {
     pub token: Option<Secret>,
 
     /// Tokens that callers of the API may send, each an `[[api.tokens]]` with `name` (for the log), `sha256` (of the token, in
-    /// hexadecimal digits), `role` and `projects`. Role `read`: get and list; `write`: create, cancel and retry, too; `admin`:
-    /// projects, services and pauses, too. `projects` is a list of names, or `["*"]` for all; an `admin` without it has all.
+    /// hexadecimal digits), `role` and `projects`. Role `read`: get and list; `write`: create, cancel, retry and report, too;
+    /// `admin`: projects, services, pauses and reports without a ticket, too. `projects` is a list of names, or `["*"]` for all;
+    /// an `admin` without it has all.
     /// `waterclock token` makes one. They are read again at SIGHUP.
     ///
     /// Default: empty. Range: at most 1000; the file only.

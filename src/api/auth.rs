@@ -36,9 +36,9 @@ pub use jwt::{Issuer, IssuerSettings, is_safe};
 pub enum Role {
     /// Look tasks and projects up.
     Read,
-    /// Create, cancel and retry tasks, too.
+    /// Create, cancel and retry tasks, and report on them with a ticket, too.
     Write,
-    /// Change and pause projects and services, too.
+    /// Change and pause projects and services, and report without a ticket, too.
     Admin,
 }
 

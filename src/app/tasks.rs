@@ -24,7 +24,7 @@ use crate::engine::allow::Allow;
 use crate::engine::sealed;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
-use crate::engine::task::report::Report;
+use crate::engine::task::result::TaskResult;
 use crate::engine::task::retry::Retry;
 use crate::engine::task::spec::{Address, Grpc, Kind, Spec};
 use crate::engine::timers::{
@@ -233,12 +233,17 @@ impl Desk for TasksOfInstance {
         self.turn_of(id, ticket).map(drop)
     }
 
+    fn last_ticket<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<String>, Failure>> {
+        Box::pin(self.ticket_in_force(id))
+    }
+
     fn report<'a>(
         &'a self,
         id: &'a TaskId,
-        report: &'a Report,
+        ticket: &'a str,
+        result: &'a TaskResult,
     ) -> Soon<'a, Result<TaskReport, Failure>> {
-        Box::pin(self.hear(id, report))
+        Box::pin(self.hear(id, ticket, result))
     }
 }
 
@@ -462,6 +467,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         ended_at: status.is_final().then(|| timer.shown_since().0),
         code: timer.code.map(|code| code.as_str().to_owned()),
         last: attempts.last().cloned(),
+        cursor: attempts.iter().rev().find_map(|attempt| attempt.cursor.clone()),
         attempts,
         payload: None,
         project,

@@ -108,7 +108,7 @@ enum Type {
     Grpc(Box<CreateGrpc>),
 }
 
-/// How often what failed is tried again, and when. What is not said comes from the service that is called, then from the API.
+/// How often what failed is tried again, and when. What is not said of a task comes from its service, if it has one.
 #[derive(Args)]
 pub(super) struct Retries {
     /// Attempts after the first one that failed [default: of a task those of its service, else 0]
@@ -406,9 +406,10 @@ struct Cancel {
 struct Executor {
     #[command(flatten)]
     one: One,
-    /// What came with the turn: x-delay-ticket of the record, or waterclock-ticket of the call
+    /// What came with the turn: x-delay-ticket of the record, or waterclock-ticket of the call [default: the last turn is meant, which
+    /// needs the role admin]
     #[arg(long, value_name = "TICKET", allow_hyphen_values = true)]
-    ticket: String,
+    ticket: Option<String>,
     /// How far it is; the next turn is told, if this one is lost
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     cursor: Option<String>,
@@ -826,7 +827,7 @@ mod tests {
         let read = report::read_result(json!(report.body()).to_string().as_bytes(), 1_000);
         let read = read.expect("taken");
         let result = &read.result;
-        assert_eq!((&*read.ticket, result.outcome), ("-T", CallOutcome::Failed));
+        assert_eq!((read.ticket.as_deref(), result.outcome), (Some("-T"), CallOutcome::Failed));
         assert_eq!(result.retry_after, Some(crate::engine::Millis(60_000)));
         assert_eq!(result.error.as_deref(), Some("no-stock"));
         let far = (result.cursor.as_deref(), result.percent, result.worker.as_deref());
@@ -838,12 +839,13 @@ mod tests {
         let result = read.expect("taken").result;
         let far = (result.cursor.as_deref(), result.percent, result.worker.as_deref());
         assert_eq!(far, (Some("row:7"), Some(70), Some("w-1")));
+        // Without a ticket: the last turn is meant.
+        let Ok(Command::Report(report)) = parsed("x report 9f2c gone") else { panic!("a report") };
+        assert_eq!(report.body().ticket, None);
         for wrong in [
             "x report 9f2c --ticket t",
             "x report 9f2c started --ticket t",
-            "x report 9f2c finished",
             "x report 9f2c finished --ticket t --percent 101",
-            "x heartbeat 9f2c",
             "x heartbeat ../x --ticket t",
             "x heartbeat 9f2c --ticket t --error e",
         ] {

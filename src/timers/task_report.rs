@@ -29,6 +29,12 @@ impl Service {
         Ticket::read(ticket, &self.setup.key, id)
     }
 
+    /// A ticket of this task, as executors have it.
+    #[must_use]
+    pub fn ticket(&self, id: &TaskId, ticket: Ticket) -> String {
+        ticket.to_text(&self.setup.key, id)
+    }
+
     /// Writes feedback that needs no payload, wherever the lane of its task runs, and does not wait for what it comes to.
     ///
     /// # Errors
@@ -113,8 +119,9 @@ fn without_payload(timer: &Timer, ticket: Ticket, said: Said) -> Option<TaskRepo
         TimerState::Delay if !is_same || progress.turn != ticket.turn => Some(TaskReport::Stale),
         TimerState::Delay if progress.held.is_some() => Some(TaskReport::Open),
         TimerState::Delay if progress.with_executor => None,
-        // It was heard before.
-        TimerState::Delay => Some(TaskReport::Retrying),
+        // It was heard before, or the deadline was over first.
+        TimerState::Delay if said == Said::Failed => Some(TaskReport::Retrying),
+        TimerState::Delay => Some(TaskReport::Stale),
         _ => Some(ended(timer, ticket, said)),
     }
 }
@@ -174,6 +181,7 @@ mod tests {
             (delay,                 waits,       3, failed,      Some(TaskReport::Open)),
             (delay,                 with_worker, 2, failed,      Some(TaskReport::Open)),
             (delay,                 waits,       2, failed,      Some(TaskReport::Retrying)),
+            (delay,                 waits,       2, Said::Gone,  Some(TaskReport::Stale)),
             (TimerState::Dead,      waits,       2, failed,      Some(TaskReport::Failed)),
             (TimerState::Dead,      waits,       2, Said::Gone,  Some(TaskReport::Failed)),
             (TimerState::Delivered, waits,       2, failed,      Some(TaskReport::Stale)),

@@ -132,6 +132,7 @@ const CASES: &[Case] = &[
     (Mutation::ForgetsSuccesses, TASKS, &["feedback"], 100),
     (Mutation::FinishesAccepted, TASKS, &["feedback"], 100),
     (Mutation::ForgetsFollowUps, TASKS, &["follow-ups"], 30),
+    (Mutation::ForgetsCursors, TASKS, &["cursors"], 300),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

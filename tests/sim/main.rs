@@ -270,7 +270,7 @@ const TASKS_MUST_MEET: &[&str] = &[
     "creations replayed", "sealed records copied", "tasks to be cancelled", "cancels of tasks answered", "results: started",
     "results: deferred", "results: in doubt", "results: cut", "results: cancelled", "results: absent", "results: ended", "kills", "zombies",
     "recalled as ended", "calls of nobody", "expired", "project_deleted", "target_missing",
-    "foreign records", "dispatches copied", "dispatches altered", "workers outside of their logs", "changed bodies at workers", "retries by hand", "retries taken", "retries outrun",
+    "foreign records", "dispatches copied", "dispatches altered", "changed bodies at workers", "retries by hand", "retries taken", "retries outrun",
 ];
 
 #[test]

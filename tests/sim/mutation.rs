@@ -187,6 +187,8 @@ pub enum Mutation {
     FinishesAccepted,
     /// Follow-ups are not written.
     ForgetsFollowUps,
+    /// Who takes a lane over knows nothing of how far executors came.
+    ForgetsCursors,
 }
 
 impl Mutation {
@@ -285,6 +287,7 @@ impl Mutation {
             Self::ForgetsSuccesses,
             Self::FinishesAccepted,
             Self::ForgetsFollowUps,
+            Self::ForgetsCursors,
         ]
     }
 }

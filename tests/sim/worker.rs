@@ -468,12 +468,12 @@ impl World {
             Err(_) => {
                 let current = self.broker.workers.assignment(&of.name);
                 if current.is_some_and(|(generation, _)| generation == of.generation) {
-                    // It has deleted itself what was done, before it has read that again: it takes its partitions over once more, as
-                    // the shell does.
-                    self.count("workers outside of their logs");
-                    self.worker_is_out(worker);
+                    self.breach(
+                        "model",
+                        format!("worker {worker} deleted {place:?} beyond its reader"),
+                    );
                 }
-                // Or its partition is another's, who has deleted what was done: the group says so soon.
+                // Its partition is another's, who has deleted what was done: the group says so soon.
                 return false;
             }
         };

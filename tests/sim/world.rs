@@ -74,6 +74,7 @@ pub const PROMISES: &[&str] = &[
     "credits",
     "feedback",
     "follow-ups",
+    "cursors",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
 const OTHERS: &[&str] = &["contract", "model", "too wide"];

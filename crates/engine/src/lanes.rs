@@ -207,8 +207,8 @@ impl LaneEngine {
         self.strict_order.count(&mut figures);
         self.hops.count(&mut figures);
         self.batches.count(&mut figures);
-        let (deferred, first_parked) = self.targets.counts();
-        figures.deferred = deferred;
+        let first_parked;
+        (figures.deferred, figures.put_off_paused, first_parked) = self.targets.counts();
         (figures.over_rate, figures.rated) = self.targets.rated().counts();
         figures.due(first_parked);
         figures

@@ -115,19 +115,24 @@ pub fn cancel(key: &StateKey, now: UnixMillis, id: &TaskId) -> Record {
 /// The note behind a task in `<ns>.tasks`: it was cancelled.
 #[must_use]
 pub(crate) fn cancel_note(key: &StateKey, turn: Turn, id: &[u8]) -> Record {
-    let state = State {
-        kind: Kind::Work,
+    let state = state_of_turn(Kind::Work, turn, intake_tag(""));
+    cancel_record(key, &state, id)
+}
+
+/// What is sealed about a turn by who has nothing of its task but its name.
+fn state_of_turn(kind: Kind, turn: Turn, intake: u64) -> State<'static> {
+    State {
+        kind,
         due: UnixMillis(0),
         first_appended: turn.version.first_appended,
         order: SubmissionOrder { appended: UnixMillis(0), offset: turn.version.offset },
         expires: None,
-        intake: intake_tag(""),
+        intake,
         name: None,
         target: None,
         hops: 0,
         task: Some(TaskState { turn: turn.turn, ..TaskState::default() }),
-    };
-    cancel_record(key, &state, id)
+    }
 }
 
 fn cancel_record(key: &StateKey, state: &State<'_>, id: &[u8]) -> Record {
@@ -347,18 +352,8 @@ pub fn absent_record(
     let worker = Some(worker.to_owned());
     let result = TaskResult { worker, in_doubt: true, ..TaskResult::new(Outcome::Interrupted) };
     let json = result.to_json();
-    let state = State {
-        kind: Kind::Result,
-        due: UnixMillis(0),
-        first_appended: turn.version.first_appended,
-        order: SubmissionOrder { appended: UnixMillis(0), offset: turn.version.offset },
-        expires: None,
-        intake: Dispatched { partition, at: UnixMillis(0) }.to_word(),
-        name: None,
-        target: None,
-        hops: 0,
-        task: Some(TaskState { turn: turn.turn, ..TaskState::default() }),
-    };
+    let at = Dispatched { partition, at: UnixMillis(0) };
+    let state = state_of_turn(Kind::Result, turn, at.to_word());
     let (id, said) = (id.as_str().as_bytes(), json.as_bytes());
     let sealed = state.seal(key, &Bound { id: Some(id), result: Some(said), ..Bound::default() });
     let headers = [

@@ -95,8 +95,9 @@ pub(super) struct Targets {
     names_max: usize,
     /// How many records wait for descriptions, and their bytes.
     parked: (usize, usize),
-    /// Due records that went back to a tier because of an outage of their target or a pause.
+    /// Due records that went back to a tier because of an outage of their target, and because of a pause.
     deferred: u64,
+    put_off_paused: u64,
     paused: Paused,
     rated: Rated,
 }
@@ -109,6 +110,7 @@ impl Targets {
             names_max: TARGETS_MAX,
             parked: (0, 0),
             deferred: 0,
+            put_off_paused: 0,
             paused: Paused::default(),
             rated: Rated::new(lanes),
         }
@@ -120,7 +122,8 @@ impl Targets {
         paused.reset();
         let mut rated = std::mem::replace(&mut self.rated, Rated::new(lanes));
         rated.begin(now);
-        *self = Self { deferred: self.deferred, paused, rated, ..Self::new(lanes) };
+        let Self { deferred, put_off_paused, .. } = *self;
+        *self = Self { deferred, put_off_paused, paused, rated, ..Self::new(lanes) };
     }
 
     /// Those that somebody has paused, and what waits for them.
@@ -285,15 +288,21 @@ impl Targets {
         (!is_leaderless(wanted)).then_some(explicit)
     }
 
-    /// A due record goes back to a tier.
+    /// A due record goes back to a tier: its target has an outage.
     pub(super) fn count_deferred(&mut self) {
         self.deferred += 1;
     }
 
-    /// Due records that were deferred since the start, and when the first is due of those that wait.
-    pub(super) fn counts(&self) -> (u64, Option<UnixMillis>) {
+    /// The same: its target is paused.
+    pub(super) fn count_paused(&mut self) {
+        self.put_off_paused += 1;
+    }
+
+    /// Due records that went back to a tier since the start, for an outage and for a pause, and when the first is due of those
+    /// that wait.
+    pub(super) fn counts(&self) -> (u64, u64, Option<UnixMillis>) {
         let parked = self.by_name.values().flat_map(|state| &state.parked);
-        (self.deferred, parked.map(|entry| entry.due).min())
+        (self.deferred, self.put_off_paused, parked.map(|entry| entry.due).min())
     }
 
     // Records that wait.

@@ -38,7 +38,7 @@ use super::{Millis, Offset, UnixMillis};
 pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{TimerFields, value};
-pub use progress::{Attempt, HeldBy, Progress};
+pub use progress::{Attempt, Cursor, HeldBy, Progress};
 pub use query::{
     After, CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
     TimerName,
@@ -385,6 +385,7 @@ impl Timer {
             label,
             task,
             follow_up: None,
+            cursor: None,
         })
     }
 
@@ -478,6 +479,8 @@ pub struct Live {
     pub task: Option<Progress>,
     /// Of a task whose executor reports: [`FollowUp::of_awaited`] of its definition.
     pub follow_up: Option<Arc<FollowUp>>,
+    /// How far an executor said that it came; its next turn is handed it.
+    pub cursor: Option<Arc<str>>,
 }
 
 /// A bound: a version is before it if it is before one of these two. Of one log the latest version stands for all, and so it

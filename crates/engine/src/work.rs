@@ -449,7 +449,7 @@ pub struct WorkEngine {
 }
 
 /// Where a task stands that is not reported yet.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Place {
     partition: Lane,
     offset: Offset,
@@ -714,15 +714,16 @@ impl WorkEngine {
             // It stays pending behind its task: a worker that reads the one reads the other.
             return;
         }
-        let place = self.places.get(&turn).cloned();
-        let waits = place.as_ref().filter(|place| place.partition == partition && !place.is_called);
+        let place = self.places.get(&turn);
+        let is_placed = place.is_some();
+        let waits = place.filter(|place| place.partition == partition && !place.is_called);
         let at = waits.and_then(|of| self.waiting.remove(partition, of.offset, &of.scope));
         if let Some(at) = at {
             self.places.remove(&turn);
             self.say(partition, at.offset, at.task, Said::Cancelled);
         }
         // Of a call that is open its own result decides, and what was reported is reported.
-        let is_absent = place.is_none() && !self.was_read(partition, turn);
+        let is_absent = !is_placed && !self.was_read(partition, turn);
         let lane = id.lane_of(self.shares.lanes);
         let entry = is_absent.then_some(Entry::Absent { partition, lane, turn, id });
         self.report(partition, offset, entry, None);

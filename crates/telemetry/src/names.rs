@@ -65,6 +65,7 @@ const FOREIGN_WAITS: &str = "waterclock_foreign_waits_total";
 const ASKS: &str = "waterclock_asks_total";
 const SPILLED: &str = "waterclock_spilled_total";
 const PUT_OFF: &str = "waterclock_put_off_total";
+const PUT_OFF_PAUSED: &str = "waterclock_put_off_paused_total";
 const OVER_RATE: &str = "waterclock_over_rate_total";
 pub(super) const DEAD_LETTERS: &str = "waterclock_dead_letters_total";
 const PENDING: &str = "waterclock_pending";
@@ -124,7 +125,7 @@ pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 75] = [
+pub const ALL: [Metric; 76] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -145,6 +146,7 @@ pub const ALL: [Metric; 75] = [
     Metric { name: LATE_HOPS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Partitions of batches in which hops came to stand later than their tier needs and were committed: in `at_least_once`, or in strict order in the shortest tier" },
     Metric { name: FOREIGN_WAITS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that records with an id were not held up any longer for a transaction that a producer keeps open on their intake" },
     Metric { name: PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since a partition of their target has no leader" },
+    Metric { name: PUT_OFF_PAUSED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since their target is paused" },
     Metric { name: OVER_RATE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Due records that went back to a tier, since as many go to their target as its rate allows, and more wait in memory than there is room for" },
     Metric { name: SPILLED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records that hopped once more to free memory, or what a commit can say" },
     Metric { name: DEAD_LETTERS, kind: Kind::Counter, unit: Unit::Count, label: "code", help: "Records that went to the dead letters" },
@@ -346,6 +348,7 @@ pub struct LaneFigures {
     tasks_stale: Counter,
     spilled: Counter,
     put_off: Counter,
+    put_off_paused: Counter,
     over_rate: Counter,
     late_hops: Counter,
     unreadable: Counter,
@@ -634,6 +637,7 @@ impl LaneFigures {
             tasks_stale: counter!(TASKS_STALE),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
+            put_off_paused: counter!(PUT_OFF_PAUSED),
             over_rate: counter!(OVER_RATE),
             late_hops: counter!(LATE_HOPS),
             unreadable: counter!(UNREADABLE),
@@ -731,6 +735,11 @@ impl LaneFigures {
     /// Due records that went back to a tier, since a partition of their target has no leader.
     pub fn put_off(&self, count: u64) {
         self.put_off.increment(count);
+    }
+
+    /// Due records that went back to a tier, since their target is paused.
+    pub fn put_off_paused(&self, count: u64) {
+        self.put_off_paused.increment(count);
     }
 
     /// Due records that went back to a tier, since as many go to their target as its rate allows.

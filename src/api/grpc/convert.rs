@@ -398,6 +398,7 @@ pub(super) fn task(of: TaskView) -> v1::Task {
         next_at: maybe_time(of.next_at),
         waits_for: of.waits_for.map(waits_for).unwrap_or_default().to_owned(),
         last: of.last.map(attempt),
+        cursor: of.cursor.unwrap_or_default(),
         payload: of.payload.map(payload),
         outcome: of.outcome.map_or(v1::CancelOutcome::Unspecified, outcome).into(),
         method: of.method.unwrap_or_default(),

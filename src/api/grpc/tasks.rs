@@ -216,12 +216,13 @@ impl v1::tasks_server::Tasks for Service {
         request: Request<v1::ReportResultRequest>,
     ) -> Answered<v1::ReportResultResponse> {
         let (caller, _) = asked_by(&request)?;
+        let from = peer(&request);
         let asked = request.into_inner();
         let id = id_of(&asked.task_id)?;
         let fields = Value::from(convert::result_fields(asked)).to_string();
         let read = report::read_result(fields.as_bytes(), REPORT_BYTES_MAX);
         let report = read.map_err(|wrongs| of_problem(&Problem::wrong_fields(&wrongs)))?;
-        let outcome = tasks::report::take_result(&self.0, &caller, &id, &report).await;
+        let outcome = tasks::report::take_result(&self.0, (&caller, from), &id, &report).await;
         let outcome = outcome.map_err(told)?.as_str().to_owned();
         Ok(Response::new(v1::ReportResultResponse { outcome }))
     }
@@ -231,13 +232,14 @@ impl v1::tasks_server::Tasks for Service {
         request: Request<v1::HeartbeatRequest>,
     ) -> Answered<v1::HeartbeatResponse> {
         let (caller, _) = asked_by(&request)?;
+        let from = peer(&request);
         let asked = request.into_inner();
         let id = id_of(&asked.task_id)?;
         let texts = (asked.ticket, asked.worker, asked.cursor);
         let fields = Value::from(convert::report_fields(texts, asked.percent)).to_string();
         let read = report::read_heartbeat(fields.as_bytes(), REPORT_BYTES_MAX);
         let report = read.map_err(|wrongs| of_problem(&Problem::wrong_fields(&wrongs)))?;
-        let next_at = tasks::report::take_heartbeat(&self.0, &caller, &id, &report).await;
+        let next_at = tasks::report::take_heartbeat(&self.0, (&caller, from), &id, &report).await;
         let next_at = i64::try_from(next_at.map_err(told)?.0).unwrap_or(i64::MAX);
         Ok(Response::new(v1::HeartbeatResponse { next_at }))
     }

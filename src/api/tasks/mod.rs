@@ -39,7 +39,7 @@ use super::timers::{model::Soon, no_such_method};
 use crate::engine::allow::Allow;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Project;
-use crate::engine::task::report::Report;
+use crate::engine::task::result::TaskResult;
 use crate::engine::timers::{TaskCounts, TaskReport};
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
@@ -233,14 +233,20 @@ pub trait Desk: Send + Sync + 'static {
     /// # Errors
     /// [`Failure::WrongTicket`]; [`Failure::Moving`] while the instance starts.
     fn is_ticket(&self, id: &TaskId, ticket: &str) -> Result<(), Failure>;
-    /// Takes what the executor of a task says, with a ticket that is one of this task.
+    /// The ticket of the last turn of a task with feedback; `None`: no turn has begun, or nobody reports.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn last_ticket<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<String>, Failure>>;
+    /// Takes what is said of a turn, with a ticket that is one of this task.
     ///
     /// # Errors
     /// See [`Failure`]. To report again is safe.
     fn report<'a>(
         &'a self,
         id: &'a TaskId,
-        report: &'a Report,
+        ticket: &'a str,
+        result: &'a TaskResult,
     ) -> Soon<'a, Result<TaskReport, Failure>>;
 }
 

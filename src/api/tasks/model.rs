@@ -444,8 +444,10 @@ pub struct Attempt {
 pub struct ResultReport {
     /// `finished`; `failed`: it is to be tried again, if retries are left; `gone`: it is not.
     pub outcome: String,
-    /// `x-delay-ticket` of the record, or `waterclock-ticket` of the call.
-    pub ticket: String,
+    /// `x-delay-ticket` of the record, or `waterclock-ticket` of the call. Without it the last turn is meant: only the role `admin`
+    /// may say that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
     /// What went wrong: one line, at most 200 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
@@ -466,8 +468,10 @@ pub struct ResultReport {
 /// A sign that the executor of a turn is at work.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HeartbeatReport {
-    /// `x-delay-ticket` of the record, or `waterclock-ticket` of the call.
-    pub ticket: String,
+    /// `x-delay-ticket` of the record, or `waterclock-ticket` of the call. Without it the last turn is meant: only the role `admin`
+    /// may say that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ticket: Option<String>,
     /// Who says so: one line, at most 255 bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
@@ -632,6 +636,9 @@ pub struct TaskView {
     /// The last attempt.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<Attempt>,
+    /// How far its executors said that they came.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
     /// What it sends; only where that was asked for, and as long as it stands anywhere.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub payload: Option<Payload>,

@@ -120,7 +120,7 @@ impl Quotas {
                 let rate = project.create_rate.map_or(0, Rate::whole_per_1000_s) as f64 / 1_000.0;
                 let detail = format!(
                     "the project {name} may create {rate} tasks a second (`create_rate`), and up to {} at once, over all instances with the API; \
-                     this instance's share is used up, and nothing was created",
+                     this instance's share is used up, and this request created nothing",
                     project.create_burst
                 );
                 ("over_create_rate", detail, wait)
@@ -128,7 +128,7 @@ impl Quotas {
             Over::Pending(pending) => {
                 refused.over_pending += 1;
                 let detail = format!(
-                    "the project {name} may have {} pending tasks (`max_pending`), and had {pending} when they were counted last; nothing was created",
+                    "the project {name} may have {} pending tasks (`max_pending`), and had {pending} when they were counted last; this request created nothing",
                     project.max_pending.unwrap_or_default()
                 );
                 ("over_pending", detail, Millis(COUNT_EVERY.as_millis() as u64))

@@ -8,7 +8,8 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{StatusCode, Uri};
 
-use super::super::auth::{Caller, Role};
+use super::super::audit;
+use super::super::auth::{Caller, Peer, Role};
 use super::super::problem::Problem;
 use super::create::whole;
 use super::model::{self, HeartbeatAnswer, ReportAnswer, ReportOutcome};
@@ -17,6 +18,7 @@ use super::{Answered, Failure, LIST_MAX, SMALL_BYTES_MAX, Tasks, json, within};
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::report::{self, Report};
+use crate::engine::task::result::TaskResult;
 use crate::engine::timers::TaskReport;
 
 /// Ends the path of a result.
@@ -39,17 +41,60 @@ enum Taken {
 /// It does not count, or it is not known whether it does. What to do then stands in the problem.
 async fn take(
     tasks: &Tasks,
-    caller: &Caller,
+    (caller, from): (&Caller, Option<Peer>),
     id: &TaskId,
     report: &Report,
 ) -> Result<Taken, Problem> {
-    caller.may(Role::Write)?;
+    let Report { ticket, result } = report;
+    match ticket {
+        Some(ticket) => {
+            caller.may(Role::Write)?;
+            tasks.desk.in_force()?;
+            tasks.desk.is_ticket(id, ticket)?;
+            is_of_caller(tasks, caller, id).await?;
+            told(tasks, id, ticket, result).await
+        }
+        None => {
+            let what = ("report", format!("tasks/{id}"));
+            let took = take_of_admin(tasks, caller, id, result);
+            audit::made((caller, from), what, took, |_| None).await
+        }
+    }
+}
+
+/// Takes what somebody says who has no ticket, of the last turn.
+async fn take_of_admin(
+    tasks: &Tasks,
+    caller: &Caller,
+    id: &TaskId,
+    result: &TaskResult,
+) -> Result<Taken, Problem> {
+    // Who forgot his ticket is to learn that.
+    if caller.may(Role::Write).is_ok() && caller.may(Role::Admin).is_err() {
+        let detail = "a report needs the ticket of its turn; without one the role admin may report";
+        return Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail));
+    }
+    caller.may(Role::Admin)?;
     tasks.desk.in_force()?;
-    tasks.desk.is_ticket(id, &report.ticket)?;
     is_of_caller(tasks, caller, id).await?;
+    let ticket = within(LIST_MAX, tasks.desk.last_ticket(id)).await??;
+    let Some(ticket) = ticket else {
+        let detail = "no turn of this task is reported: it has no feedback, or none has begun";
+        return Err(Problem::new(StatusCode::CONFLICT, "stale", detail));
+    };
+    told(tasks, id, &ticket, result).await
+}
+
+/// What the lane says of a report.
+async fn told(
+    tasks: &Tasks,
+    id: &TaskId,
+    ticket: &str,
+    result: &TaskResult,
+) -> Result<Taken, Problem> {
     let conflict = |code: &str, detail: &str| Problem::new(StatusCode::CONFLICT, code, detail);
     let ended = |outcome| Ok(Taken::Ended(outcome));
-    match within(LIST_MAX, tasks.desk.report(id, report)).await?? {
+    match within(LIST_MAX, tasks.desk.report(id, ticket, result)).await?? {
         TaskReport::Finished => ended(ReportOutcome::Finished),
         TaskReport::Retrying => ended(ReportOutcome::Retrying),
         TaskReport::Failed => ended(ReportOutcome::Failed),
@@ -77,7 +122,7 @@ async fn take(
 /// As of [`take`].
 pub(in crate::api) async fn take_result(
     tasks: &Tasks,
-    caller: &Caller,
+    caller: (&Caller, Option<Peer>),
     id: &TaskId,
     report: &Report,
 ) -> Result<ReportOutcome, Problem> {
@@ -96,7 +141,7 @@ pub(in crate::api) async fn take_result(
 /// As of [`take`].
 pub(in crate::api) async fn take_heartbeat(
     tasks: &Tasks,
-    caller: &Caller,
+    caller: (&Caller, Option<Peer>),
     id: &TaskId,
     report: &Report,
 ) -> Result<UnixMillis, Problem> {
@@ -117,7 +162,7 @@ pub(in crate::api) async fn take_heartbeat(
     params(("id" = String, Path, description = "The id of the task.")),
     responses(
         (status = 200, description = "What became of the task by that", body = ReportAnswer),
-        (status = 403, description = "The ticket is not one of this task (wrong_ticket)", body = model::Problem),
+        (status = 403, description = "The ticket is not one of this task (wrong_ticket), or there is none and the role is not admin (role_denied)", body = model::Problem),
         (status = 409, description = "The turn is over (stale), or the call that handed it over is open (attempt_open)", body = model::Problem),
         (status = "4XX", description = "404: there is none", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
@@ -126,13 +171,14 @@ pub(in crate::api) async fn take_heartbeat(
 pub(in crate::api) async fn result(
     State(tasks): State<Tasks>,
     Extension(caller): Extension<Caller>,
+    from: Option<Extension<Peer>>,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let id = id_of(&uri, RESULT)?;
     let report = report::read_result(&whole(body)?, SMALL_BYTES_MAX);
     let report = report.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-    let outcome = take_result(&tasks, &caller, &id, &report).await?;
+    let outcome = take_result(&tasks, (&caller, from.map(|from| from.0)), &id, &report).await?;
     Ok(json(StatusCode::OK, ReportAnswer { outcome }))
 }
 
@@ -144,7 +190,7 @@ pub(in crate::api) async fn result(
     params(("id" = String, Path, description = "The id of the task.")),
     responses(
         (status = 200, description = "By when the next one has to come", body = HeartbeatAnswer),
-        (status = 403, description = "The ticket is not one of this task (wrong_ticket)", body = model::Problem),
+        (status = 403, description = "The ticket is not one of this task (wrong_ticket), or there is none and the role is not admin (role_denied)", body = model::Problem),
         (status = 409, description = "The turn is over, or the task was cancelled: stop working (stale)", body = model::Problem),
         (status = "4XX", description = "404: there is none", body = model::Problem),
         (status = 503, description = "Try again", body = model::Problem),
@@ -153,12 +199,13 @@ pub(in crate::api) async fn result(
 pub(in crate::api) async fn heartbeat(
     State(tasks): State<Tasks>,
     Extension(caller): Extension<Caller>,
+    from: Option<Extension<Peer>>,
     uri: Uri,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
     let id = id_of(&uri, HEARTBEAT)?;
     let report = report::read_heartbeat(&whole(body)?, SMALL_BYTES_MAX);
     let report = report.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-    let next_at = take_heartbeat(&tasks, &caller, &id, &report).await?.0;
+    let next_at = take_heartbeat(&tasks, (&caller, from.map(|from| from.0)), &id, &report).await?.0;
     Ok(json(StatusCode::OK, HeartbeatAnswer { next_at }))
 }

@@ -22,6 +22,7 @@ use super::super::{Gate, Hosts};
 use super::model::*;
 use super::*;
 use crate::engine::task::registry::{Change, Registry};
+use crate::engine::task::report::Report;
 use crate::engine::task::result::Outcome;
 
 pub(in crate::api) const NOW: u64 = 1_795_293_475_106;
@@ -146,18 +147,29 @@ impl Desk for Fake {
         is_ours.then_some(()).ok_or_else(|| Failure::WrongTicket("want the ticket".to_owned()))
     }
 
+    fn last_ticket<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<String>, Failure>> {
+        let is_awaited = id.as_str() != NOBODYS;
+        Box::pin(ready(Ok(is_awaited.then(|| LAST_TICKET.to_owned()))))
+    }
+
     fn report<'a>(
         &'a self,
         id: &'a TaskId,
-        report: &'a Report,
+        ticket: &'a str,
+        result: &'a TaskResult,
     ) -> Soon<'a, Result<TaskReport, Failure>> {
-        Box::pin(ready(self.taken(id, report)))
+        let report = Report { ticket: Some(ticket.to_owned()), result: result.clone() };
+        Box::pin(ready(self.taken(id, &report)))
     }
 }
 
 /// A ticket of a task, and one of no task.
 pub(in crate::api) const TICKET: &str = "ours";
 pub(in crate::api) const FORGED: &str = "theirs";
+/// The ticket of the last turn of any task but one.
+pub(in crate::api) const LAST_TICKET: &str = "last";
+/// A task that nobody reports on.
+const NOBODYS: &str = "nobodys";
 
 impl Fake {
     fn taken(&self, id: &TaskId, report: &Report) -> Result<TaskReport, Failure> {
@@ -378,6 +390,7 @@ pub(in crate::api) fn task(id: &str, project: &str) -> TaskView {
         ended_at: None,
         code: None,
         last: None,
+        cursor: None,
         payload: None,
     }
 }
@@ -852,6 +865,31 @@ async fn an_executor_hears_what_became_of_what_it_said() {
     let told = api.ask("", "POST", "/v1/tasks/a1/result", &wrong).await;
     assert_eq!((told.status, told.code()), (422, "wrong_fields"));
     assert!(api.world().reported.is_empty());
+}
+
+#[tokio::test]
+async fn without_a_ticket_only_an_admin_reports_and_of_the_last_turn() {
+    let api = Api::with_tokens();
+    api.put_task("mine", "shop");
+    api.put_task(NOBODYS, "shop");
+    let result = json!({"outcome": "failed"});
+    for (token, id, status, code) in [
+        ("reader", "mine", 403, "role_denied"),
+        ("writer", "mine", 403, "role_denied"),
+        ("admin", NOBODYS, 409, "stale"),
+    ] {
+        for (what, body) in [("result", &result), ("heartbeat", &json!({}))] {
+            let told = api.ask(token, "POST", &format!("/v1/tasks/{id}/{what}"), body).await;
+            assert_eq!((told.status, told.code()), (status, code), "{token} {id} {what}");
+        }
+    }
+    assert!(api.world().reported.is_empty());
+    api.world().report = Some(TaskReport::Retrying);
+    let told = api.ask("admin", "POST", "/v1/tasks/mine/result", &result).await;
+    assert_eq!((told.status, told.json), (200, json!({"outcome": "retrying"})));
+    let reported = std::mem::take(&mut api.world().reported);
+    let of = reported.iter().map(|(id, said)| (&**id, said.ticket.as_deref()));
+    assert_eq!(of.collect::<Vec<_>>(), [("mine", Some(LAST_TICKET))]);
 }
 
 #[tokio::test]

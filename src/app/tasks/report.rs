@@ -7,8 +7,9 @@ use crate::api::tasks::Failure;
 use crate::api::timers::model::TimersError;
 use crate::engine::sealed::Ticket;
 use crate::engine::task::id::TaskId;
-use crate::engine::task::report::Report;
-use crate::engine::timers::TaskReport;
+use crate::engine::task::result::TaskResult;
+use crate::engine::task::spec::Spec;
+use crate::engine::timers::{TaskRecord, TaskReport};
 
 impl TasksOfInstance {
     /// The turn that a ticket is for.
@@ -17,10 +18,27 @@ impl TasksOfInstance {
         service.ticket_of(id, ticket).map_err(|bad| Failure::WrongTicket(bad.to_string()))
     }
 
+    /// The ticket of a task's last turn, if that is one that somebody reports.
+    pub(super) async fn ticket_in_force(&self, id: &TaskId) -> Result<Option<String>, Failure> {
+        let service = self.service()?;
+        let lane = id.lane_of(service.lanes());
+        let task = self.owners.find(lane.0, id).await.map_err(failure)?;
+        let TaskRecord { timer, spec, .. } = task.ok_or(Failure::NoTask)?;
+        let spec = spec.and_then(|spec| Spec::parse(spec.as_bytes()).ok());
+        let heartbeat = spec.and_then(|spec| spec.feedback()).map(|feedback| feedback.heartbeat);
+        let turn = timer.task.map(|progress| progress.turn).filter(|turn| *turn > 0);
+        let (Some(heartbeat), Some(turn)) = (heartbeat, turn) else { return Ok(None) };
+        Ok(Some(service.ticket(id, Ticket { version: timer.version, turn, heartbeat })))
+    }
+
     /// Hands what an executor says to the owner of the lane. While nobody owns the lane, a success and a heartbeat are written all
     /// the same: so they count, whichever member decides them.
-    pub(super) async fn hear(&self, id: &TaskId, report: &Report) -> Result<TaskReport, Failure> {
-        let Report { ticket, result } = report;
+    pub(super) async fn hear(
+        &self,
+        id: &TaskId,
+        ticket: &str,
+        result: &TaskResult,
+    ) -> Result<TaskReport, Failure> {
         let turn = self.turn_of(id, ticket)?;
         let service = self.service()?;
         let lane = id.lane_of(service.lanes());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use crate::engine::task::follow_up::FollowUp;
-use crate::engine::timers::{CancelMark, Change, Live, TimerId};
+use crate::engine::timers::{CancelMark, Change, Cursor, Live, TimerId};
 use crate::engine::{Event, Lane};
 use crate::kafka::member::AssignmentEvent;
 use crate::timers::index::Held;
@@ -37,6 +37,8 @@ pub(super) struct Holding {
     cancel_marks: HashMap<TimerId, CancelMark>,
     /// Of pending tasks whose executors report. A definition comes before its task is pending.
     follow_ups: HashMap<TimerId, FollowUp>,
+    /// How far executors of pending tasks came.
+    cursors: HashMap<TimerId, Cursor>,
     shared: Shared,
 }
 
@@ -54,6 +56,11 @@ impl Holding {
                     self.follow_ups.insert(timer_id, follow_up);
                 }
             }
+            Held::Cursor(timer_id, cursor) => {
+                if self.live.contains_key(&timer_id) {
+                    self.came_to(timer_id, cursor);
+                }
+            }
         }
     }
 
@@ -67,6 +74,13 @@ impl Holding {
     fn ended(&mut self, timer_id: TimerId) {
         self.live.remove(&timer_id);
         self.follow_ups.remove(&timer_id);
+        self.cursors.remove(&timer_id);
+    }
+
+    fn came_to(&mut self, timer_id: TimerId, cursor: Cursor) {
+        if self.cursors.get(&timer_id).is_none_or(|known| known.number <= cursor.number) {
+            self.cursors.insert(timer_id, cursor);
+        }
     }
 
     /// Takes in a record of the changelog.
@@ -90,14 +104,19 @@ impl Holding {
             Change::ForgottenDefinition(timer_id) => {
                 self.follow_ups.remove(timer_id);
             }
-            // Only readers of the index need them.
-            Change::Attempt(_) | Change::ForgottenAttempt(..) => {}
+            Change::Attempt(attempt) => {
+                if let Some(cursor) = attempt.cursor() {
+                    self.came_to(attempt.timer_id, cursor);
+                }
+            }
+            // What has ended forgets them all.
+            Change::ForgottenAttempt(..) => {}
         }
     }
 
     /// Hands all of it over, for an assignment; the last piece says that it is the last.
     pub(super) fn hand_over(self, lane: Lane, assignment: u64, to: &Sender<AssignmentEvent>) {
-        let Self { live, cancel_marks, mut follow_ups, .. } = self;
+        let Self { live, cancel_marks, mut follow_ups, mut cursors, .. } = self;
         let known = |live, cancel_marks, whole| {
             // Nobody waits for it any more when the lanes have gone.
             let _ = to.send(AssignmentEvent {
@@ -107,7 +126,8 @@ impl Holding {
         };
         let live = live.into_values().map(|live| {
             let follow_up = follow_ups.remove(&live.timer_id).map(Arc::new);
-            Live { follow_up, ..live }
+            let cursor = cursors.remove(&live.timer_id).map(|cursor| cursor.text);
+            Live { follow_up, cursor, ..live }
         });
         pieces(live, |live| known(live, Vec::new(), false));
         pieces(cancel_marks.into_values(), |cancel_marks| known(Vec::new(), cancel_marks, false));
@@ -128,7 +148,8 @@ fn pieces<T>(mut all: impl Iterator<Item = T>, mut each: impl FnMut(Vec<T>)) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::timers::{Timer, TimerState, Version, VersionBound};
+    use crate::engine::task::result::{Outcome, TaskResult};
+    use crate::engine::timers::{Attempt, Timer, TimerState, Version, VersionBound};
     use crate::engine::{Offset, UnixMillis};
 
     fn name(n: u64) -> TimerId {
@@ -208,6 +229,46 @@ mod tests {
         assert_eq!(names, [name(1)]);
         assert_eq!(targets.len(), 1, "a name that all share is kept once");
         assert_eq!(wholes.iter().position(|whole| *whole), Some(wholes.len() - 1));
+    }
+
+    #[test]
+    fn a_pending_task_comes_with_the_last_cursor_of_its_executors() {
+        let attempt = |n: u64, number: u32, cursor: Option<&str>| {
+            let result = TaskResult {
+                cursor: cursor.map(str::to_owned),
+                ..TaskResult::new(Outcome::Failed)
+            };
+            Attempt { timer_id: name(n), turn: number, number, result }
+        };
+        let cursor = |n, number, text| attempt(n, number, Some(text)).cursor().expect("a cursor");
+        let mut holding = Holding::default();
+        (0..4).for_each(|n| holding.take(&Change::Timer(timer(n, TimerState::Delay, 1))));
+        // Slots come in any order of their numbers.
+        holding.hold(Held::Cursor(name(0), cursor(0, 33, "last")));
+        holding.hold(Held::Cursor(name(0), cursor(0, 2, "old")));
+        holding.hold(Held::Cursor(name(1), cursor(1, 1, "index")));
+        holding.hold(Held::Cursor(name(9), cursor(9, 1, "of one that has ended")));
+        for change in [
+            // A heartbeat changes the attempt that is open.
+            Change::Attempt(attempt(1, 1, Some("changelog"))),
+            Change::Attempt(attempt(1, 2, None)),
+            Change::Attempt(attempt(2, 1, Some("over"))),
+            Change::Timer(timer(2, TimerState::Delivered, 1)),
+            Change::Timer(timer(2, TimerState::Delay, 2)),
+        ] {
+            holding.take(&change);
+        }
+        let (to, told) = crossbeam_channel::unbounded();
+        holding.hand_over(Lane(3), 9, &to);
+        drop(to);
+        let mut with = Vec::new();
+        for AssignmentEvent { event, .. } in told {
+            let Event::TimersLoaded { live, .. } = event else { panic!("{event:?}") };
+            with.extend(live.into_iter().map(|live| (live.due.0, live.cursor)));
+        }
+        with.sort_unstable();
+        let with: Vec<_> = with.iter().map(|(n, cursor)| (*n, cursor.as_deref())).collect();
+        assert_eq!(with, [(0, Some("last")), (1, Some("changelog")), (2, None), (3, None)]);
     }
 
     #[test]

@@ -366,8 +366,8 @@ fn begin(timer_id: TimerId, value: &mut &[u8], strings: &StringTable) -> Option<
         Some(of_task) => Some(take_progress(value, of_task, due)?),
         None => None,
     };
-    let follow_up = None;
-    let live = Live { timer_id, version, supersedes, due, target, label, task, follow_up };
+    let (follow_up, cursor) = (None, None);
+    let live = Live { timer_id, version, supersedes, due, target, label, task, follow_up, cursor };
     Some(Begun { flags, key: of_task.unwrap_or(flags) & KEY, live, since })
 }
 

@@ -14,8 +14,8 @@ use super::store::{StoreError, Tree};
 use super::string_table::StringTable;
 use crate::engine::task::follow_up::FollowUp;
 use crate::engine::timers::{
-    Attempt, CancelMark, Change, Forgettable, Live, Progress, TaskCounts, TaskStatus, Timer,
-    TimerId, TimerState, group_of,
+    Attempt, CancelMark, Change, Cursor, Forgettable, Live, Progress, TaskCounts, TaskStatus,
+    Timer, TimerId, TimerState, group_of,
 };
 use crate::engine::{Offset, UnixMillis};
 
@@ -28,6 +28,8 @@ pub enum Held {
     CancelMark(CancelMark),
     /// Who is told how a task ends, pending or not, whose executor reports it.
     FollowUp(TimerId, FollowUp),
+    /// How far an executor of a task came in one of its attempts, pending or not.
+    Cursor(TimerId, Cursor),
 }
 
 /// A timer that has ended and may be forgotten.
@@ -385,10 +387,13 @@ fn load_entry(
             tables.cancel_marks += 1;
             each(Held::CancelMark(entry::read_cancel_mark(entry::name_in(key)?, value)?));
         }
-        // Only their owner's readers need them. The digest covers them; here it is checked that they can be read.
+        // The digest covers them; here it is checked that they can be read.
         ATTEMPT => {
             let (timer_id, slot) = entry::attempt_in(key)?;
-            entry::read_attempt(timer_id, slot, value)?;
+            let attempt = entry::read_attempt(timer_id, slot, value)?;
+            if let Some(cursor) = attempt.cursor() {
+                each(Held::Cursor(timer_id, cursor));
+            }
         }
         DEFINITION => {
             let timer_id = entry::name_in(key)?;

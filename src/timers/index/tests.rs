@@ -10,8 +10,8 @@ use crate::engine::header::Code;
 use crate::engine::task::result::{Outcome, TaskResult};
 use crate::engine::task::scope::TasksPartition;
 use crate::engine::timers::{
-    Attempt, CancelMark, Filter, HeldBy, Live, Progress, Replaced, TaskCounts, TaskStatus, Timer,
-    TimerState, Version, VersionBound,
+    Attempt, CancelMark, Cursor, Filter, HeldBy, Live, Progress, Replaced, TaskCounts, TaskStatus,
+    Timer, TimerState, Version, VersionBound,
 };
 
 mod answers;
@@ -89,7 +89,7 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
     let position = index.load(lane, |held| match held {
         Held::Live(timer) => drop(live.insert(timer.timer_id, timer)),
         Held::CancelMark(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
-        Held::FollowUp(..) => {}
+        Held::FollowUp(..) | Held::Cursor(..) => {}
     })?;
     model.timers = listed(&index.reader(), lane, &Filter::default(), true)?;
     assert_eq!(model.live(), live, "what the engine is told is what is listed");
@@ -457,6 +457,29 @@ fn whom_an_awaited_task_tells_of_its_end_is_loaded_with_the_lane() {
     };
     open(&room).load(Lane(0), collect).expect("whole");
     assert_eq!(found, [TimerId([1; 16])]);
+}
+
+#[test]
+fn how_far_executors_came_is_loaded_with_the_lane() {
+    let room = room();
+    let mut index = open(&room);
+    index.load(Lane(0), |_| ()).expect("whole");
+    let attempt = |number: u32, cursor: Option<&str>| {
+        let result =
+            TaskResult { cursor: cursor.map(str::to_owned), ..TaskResult::new(Outcome::Failed) };
+        Change::Attempt(Attempt { timer_id: TimerId([1; 16]), turn: number, number, result })
+    };
+    let changes = [attempt(1, Some("row:1")), attempt(2, Some("row:2")), attempt(3, None)];
+    index.apply(Lane(0), &changes, Offset(3), UnixMillis(7)).expect("applied");
+    index.close();
+    let mut found = Vec::new();
+    let collect = |held| {
+        if let Held::Cursor(_, Cursor { number, text }) = held {
+            found.push((number, text.to_string()));
+        }
+    };
+    open(&room).load(Lane(0), collect).expect("whole");
+    assert_eq!(found, [(1, "row:1".to_owned()), (2, "row:2".to_owned())]);
 }
 
 /// What breaks an index, as far as these tests are concerned.

@@ -231,7 +231,7 @@ fn what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end(mod
         producer.send(&intake, &record.header("x-delay-until", (due + n as u64).to_string()));
     }
     producer.acks();
-    let tiers = || process.metric("waterclock_put_off_total");
+    let tiers = || process.metric("waterclock_put_off_paused_total");
     eventually_within(Duration::from_secs(30), "some wait in tiers", || {
         if tiers() > 0.0 { Ok(()) } else { Err("none does".to_owned()) }
     });
@@ -242,6 +242,7 @@ fn what_finds_no_room_in_memory_for_a_paused_target_comes_once_after_the_end(mod
         if again > first + 2.0 { Ok(()) } else { Err(format!("{again} after {first}")) }
     });
     assert_eq!(whole(&fixture, &paused), [], "nothing went to the paused target");
+    assert_eq!(process.metric("waterclock_put_off_total"), 0.0, "no target is away");
     target(&fixture, "resume", &paused);
     let resumed = Instant::now();
     Log::open(&fixture, &paused).ids(LARGE_RECORDS);

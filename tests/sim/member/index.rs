@@ -10,7 +10,7 @@ use std::sync::Arc;
 use waterclock::engine::messages::{Answer, Event, Outcome};
 use waterclock::engine::task::follow_up::FollowUp;
 use waterclock::engine::timers::{
-    self, About, CancelMark, Change, Ended, Forgettable, Found, Live, Timer, TimerId,
+    self, About, CancelMark, Change, Cursor, Ended, Forgettable, Found, Live, Timer, TimerId,
 };
 use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
@@ -38,6 +38,8 @@ pub struct Index {
     cancel_marks: BTreeMap<TimerId, CancelMark>,
     /// Of tasks whose executors report.
     follow_ups: BTreeMap<TimerId, Arc<FollowUp>>,
+    /// How far executors came.
+    cursors: BTreeMap<TimerId, Cursor>,
 }
 
 impl Index {
@@ -52,8 +54,10 @@ impl Index {
                 self.follow_ups.extend(follow_up.map(|follow_up| (timer_id, follow_up)));
             }
             Change::ForgottenDefinition(timer_id) => drop(self.follow_ups.remove(&timer_id)),
-            // No lane is ever told of them.
-            Change::Attempt(_) | Change::ForgottenAttempt(..) => {}
+            Change::Attempt(attempt) => {
+                self.cursors.extend(attempt.cursor().map(|cursor| (attempt.timer_id, cursor)));
+            }
+            Change::ForgottenAttempt(timer_id, _) => drop(self.cursors.remove(&timer_id)),
         }
     }
 }
@@ -267,6 +271,10 @@ impl World {
         let mut live: Vec<Live> = index.timers.values().filter_map(Timer::live).collect();
         for live in &mut live {
             live.follow_up = index.follow_ups.get(&live.timer_id).map(Arc::clone);
+            if self.mutation != Some(Mutation::ForgetsCursors) {
+                let cursor = index.cursors.get(&live.timer_id);
+                live.cursor = cursor.map(|cursor| Arc::clone(&cursor.text));
+            }
         }
         let mut cancel_marks: Vec<CancelMark> = index.cancel_marks.values().copied().collect();
         match self.mutation {

@@ -225,7 +225,11 @@ impl World {
         let Some(flight) = self.worker(worker).flight.take() else { return };
         if self.chance.percent(30) {
             for (place, position) in flight.positions {
-                self.broker.delete_records(place, Offset(position.next));
+                // As the shell does: not before it has read that.
+                let of = self.workers[worker].reading.get(&(place.partition as u16));
+                if of.is_some_and(|read| *read >= Offset(position.next)) {
+                    self.broker.delete_records(place, Offset(position.next));
+                }
             }
         }
         self.work(worker, WorkEvent::Committed(flight.id));

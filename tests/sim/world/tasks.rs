@@ -287,11 +287,11 @@ impl World {
             self.breach("one call a turn", format!("turn {turn} of task {task} is called again"));
         }
         self.check_stopped(&called);
-        self.check_cursor(&called);
-        if let Some(traced) = called.traced.clone()
-            && answer.1.outcome == CallOutcome::Accepted
-        {
-            self.take_ticket(task, &traced.ticket);
+        if let Some(traced) = called.traced.clone() {
+            self.check_cursor(task, &traced.ticket, traced.cursor.as_deref());
+            if answer.1.outcome == CallOutcome::Accepted {
+                self.take_ticket(task, &traced.ticket);
+            }
         }
         self.tasks.calls.push(called);
         self.check_open(self.tasks.calls.len() - 1);

@@ -214,8 +214,6 @@ pub struct Turn {
 struct Shared {
     /// What the next heartbeat says.
     progress: watch::Sender<Report>,
-    /// What the last one said that was answered.
-    told: watch::Sender<Report>,
     over: watch::Sender<Option<Over>>,
 }
 
@@ -247,11 +245,8 @@ impl Tasks {
     pub async fn begin_with(&self, handed: Handed, period: Duration) -> Result<Turn, Error> {
         let (answered, said) = self.first_heartbeat(&handed).await?;
         let handed = Arc::new(handed);
-        let shared = Arc::new(Shared {
-            progress: watch::Sender::new(said.clone()),
-            told: watch::Sender::new(said),
-            over: watch::Sender::new(None),
-        });
+        let shared =
+            Arc::new(Shared { progress: watch::Sender::new(said), over: watch::Sender::new(None) });
         let beats = Beats {
             tasks: self.clone(),
             handed: Arc::clone(&handed),
@@ -363,18 +358,6 @@ impl Turn {
         error: &str,
         retry_after: Option<Duration>,
     ) -> Result<Reported, Error> {
-        // The next turn is handed the cursor of the last heartbeat, not that of the result.
-        let progress = self.shared.progress.borrow().clone();
-        let is_told = *self.shared.told.borrow() == progress;
-        if !is_told {
-            self.beating.abort();
-            match self.tasks.heartbeat(&self.handed, &progress).await {
-                Ok(_) => drop(self.shared.told.send_replace(progress)),
-                Err(Error::Stale { detail }) => return Err(Error::Stale { detail }),
-                // That it has failed says more than how far it came.
-                Err(_) => {}
-            }
-        }
         self.report(Report { retry_after, ..Report::failed(error) }).await
     }
 
@@ -415,10 +398,7 @@ impl Beats {
             let (sent, most) = (Instant::now(), third.min(left()).max(ATTEMPT_MIN));
             let told = self.tasks.heartbeat_once(&self.handed, &report, attempt, most).await;
             match told {
-                Ok(_) => {
-                    (answered, pause) = (sent, third);
-                    drop(self.shared.told.send_replace(report));
-                }
+                Ok(_) => (answered, pause) = (sent, third),
                 Err(Error::Stale { detail }) => break Over::Stale { detail },
                 Err(Error::Refused { code, detail, .. }) if code == "unknown_task" => {
                     break Over::Stale { detail };

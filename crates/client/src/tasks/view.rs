@@ -227,6 +227,9 @@ pub struct Task {
     /// The last attempt.
     #[serde(default)]
     pub last: Option<Attempt>,
+    /// How far its executors said that they came.
+    #[serde(default)]
+    pub cursor: Option<String>,
     /// All other members of the answer: its `retry`, `poll` and `headers`, say, as docs/tasks.md has them.
     #[serde(flatten)]
     pub more: Map<String, Value>,

@@ -33,8 +33,10 @@ pub struct Figures {
     pub unreadable: u64,
     /// Records that hopped again to free a window or memory.
     pub spilled: u64,
-    /// Due records that were deferred: they went back to a tier because of an outage of their target or a pause.
+    /// Due records that were deferred: they went back to a tier because of an outage of their target.
     pub deferred: u64,
+    /// Due records that went back to a tier because their target is paused.
+    pub put_off_paused: u64,
     /// Due records that went back to a tier because of the rate of their target.
     pub over_rate: u64,
     /// Due records that wait in memory for the rate of their target.

@@ -147,6 +147,9 @@ impl Timers {
                 if let Some(progress) = live.task {
                     self.know_task(lane, live, progress);
                 }
+                if let Some(cursor) = live.cursor.clone() {
+                    self.tasks.set_cursor(live.timer_id, cursor);
+                }
             }
         }
         for mark in cancel_marks {

@@ -35,11 +35,11 @@ impl LaneEngine {
     pub(super) fn defer(&mut self, now: UnixMillis, entry: Box<PendingRecord>) {
         let since = self.targets.away_since(&entry.target).unwrap_or(now);
         let wait = wait_of(now, since);
+        self.targets.count_deferred();
         self.wait_in_tier(now, entry, wait);
     }
 
     fn wait_in_tier(&mut self, now: UnixMillis, entry: Box<PendingRecord>, wait: Millis) {
-        self.targets.count_deferred();
         let tier = self.setup.topics.ladder.pick(wait).unwrap_or(0);
         self.wait_in(now, entry, tier);
     }
@@ -114,6 +114,7 @@ impl LaneEngine {
     fn put_off_paused(&mut self, now: UnixMillis, entry: Box<PendingRecord>, since: UnixMillis) {
         let wait = wait_of(now, since);
         self.targets.paused().put_off(now, &entry.target, wait);
+        self.targets.count_paused();
         self.wait_in_tier(now, entry, wait);
     }
 

@@ -539,6 +539,15 @@ impl LaneEngine {
                 self.timers.set_progress(lane, timer_id, after);
                 self.write_progress(now, &entry, after, TimerState::Delay);
                 self.timers.here(lane, timer_id);
+                if self.timers.tasks.cursor(timer_id).is_some() {
+                    // Who takes the lane over is to know what was said while the call was open.
+                    let open = Progress { attempts: after.attempts.saturating_add(1), ..after };
+                    let said = TaskResult {
+                        worker: result.worker.clone(),
+                        ..TaskResult::new(CallOutcome::Started)
+                    };
+                    self.write_attempt(lane, timer_id, after, &Next::Awaited(open), said);
+                }
                 self.wait_for_feedback(now, entry, after);
             }
             Next::Again(after) => {
@@ -595,9 +604,14 @@ impl LaneEngine {
         let scope = self.timers.scope(lane, timer_id);
         self.timers.end(now, lane, timer_id);
         self.writes.complete_with((entry.source, entry.offset), entry.record);
+        self.let_go_of_turn(now, lane, scope, held.credits);
+    }
+
+    /// A turn that a worker held is over, and its credits are free.
+    fn let_go_of_turn(&mut self, now: UnixMillis, lane: Lane, scope: Option<Scope>, credits: u16) {
         if let Some(scope) = scope {
             self.timers.tasks.turn_ended(now, lane, &scope);
-            self.put_back_freed(now, lane, &scope, held.credits);
+            self.put_back_freed(now, lane, &scope, credits);
         }
     }
 
@@ -619,8 +633,8 @@ impl LaneEngine {
         result: TaskResult,
     ) {
         let number = next.progress().attempts;
-        // How far it came was said before.
-        let cursor = self.timers.tasks.cursor(timer_id).filter(|_| before.with_executor);
+        // How far it came was said before, maybe in an earlier turn: whoever takes the lane over has it from here.
+        let cursor = self.timers.tasks.cursor(timer_id);
         let cursor = result.cursor.or_else(|| cursor.as_deref().map(str::to_owned));
         let result = TaskResult { cursor, ..result };
         let attempt = Attempt { timer_id, turn: before.turn, number, result };

@@ -240,8 +240,8 @@ impl Tasks {
     }
 
     /// An executor says how far it is.
-    pub(super) fn set_cursor(&mut self, timer_id: TimerId, cursor: &str) {
-        self.cursors.insert(timer_id, Arc::from(cursor));
+    pub(super) fn set_cursor(&mut self, timer_id: TimerId, cursor: Arc<str>) {
+        self.cursors.insert(timer_id, cursor);
     }
 
     /// What is needed to tell of the end of a task whose executor reports it; `None`: nobody is told.

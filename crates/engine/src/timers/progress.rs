@@ -7,6 +7,8 @@
 //! key = name, 3:           the definition: version u8, the specification as JSON
 //! ```
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 
 use super::{DecodeError, TimerId};
@@ -148,6 +150,13 @@ pub struct Attempt {
 }
 
 impl Attempt {
+    /// How far its executor said that it came, if it did.
+    #[must_use]
+    pub fn cursor(&self) -> Option<Cursor> {
+        let text = Arc::from(self.result.cursor.as_deref()?);
+        Some(Cursor { number: self.number, text })
+    }
+
     /// The place that it is kept in: one of [`SLOTS`].
     #[must_use]
     pub fn slot(&self) -> u8 {
@@ -176,6 +185,15 @@ impl Attempt {
         let (turn, number) = (u32::from_be_bytes(*turn), u32::from_be_bytes(*number));
         Ok(Self { timer_id, turn, number, result })
     }
+}
+
+/// How far an executor said that it came.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    /// In which attempt: the last one counts.
+    pub number: u32,
+    /// What it said.
+    pub text: Arc<str>,
 }
 
 /// The place in which the attempt of a number is kept.

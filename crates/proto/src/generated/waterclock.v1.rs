@@ -364,7 +364,7 @@ pub struct RetryTaskRequest {
 pub struct ReportResultRequest {
     #[prost(string, tag = "1")]
     pub task_id: ::prost::alloc::string::String,
-    /// x-delay-ticket of the record, or waterclock-ticket of the call.
+    /// x-delay-ticket of the record, or waterclock-ticket of the call. Empty: the last turn is meant; only the role admin may say that.
     #[prost(string, tag = "2")]
     pub ticket: ::prost::alloc::string::String,
     #[prost(enumeration = "ReportedOutcome", tag = "3")]
@@ -395,7 +395,7 @@ pub struct ReportResultResponse {
 pub struct HeartbeatRequest {
     #[prost(string, tag = "1")]
     pub task_id: ::prost::alloc::string::String,
-    /// x-delay-ticket of the record, or waterclock-ticket of the call.
+    /// x-delay-ticket of the record, or waterclock-ticket of the call. Empty: the last turn is meant; only the role admin may say that.
     #[prost(string, tag = "2")]
     pub ticket: ::prost::alloc::string::String,
     /// Who says so: one line, at most 255 bytes.
@@ -461,6 +461,9 @@ pub struct Task {
     /// The last attempt.
     #[prost(message, optional, tag = "17")]
     pub last: ::core::option::Option<Attempt>,
+    /// How far its executors said that they came.
+    #[prost(string, tag = "18")]
+    pub cursor: ::prost::alloc::string::String,
     /// What it sends; only where that was asked for, and as long as it stands anywhere.
     #[prost(message, optional, tag = "19")]
     pub payload: ::core::option::Option<Payload>,

@@ -82,6 +82,7 @@ fn full() -> TaskView {
         ended_at: Some(NOW + 3),
         code: text("task_failed"),
         last: Some(Attempt { turn: 2, ..attempt }),
+        cursor: Some("row:7".to_owned()),
         payload: Some(Payload { body: text("{}"), ..Payload::default() }),
         on_result: Some(ResultTo { topic: text("orders.ended"), ..ResultTo::default() }),
         follow_up: text("k9f"),
@@ -117,6 +118,7 @@ fn bare() -> TaskView {
         ended_at: None,
         code: None,
         last: None,
+        cursor: None,
         payload: None,
         on_result: None,
         follow_up: None,
@@ -153,6 +155,7 @@ fn the_client_reads_all_of_a_task() {
     assert_eq!((read.failures, read.rounds), (view.failures, view.rounds));
     assert_eq!((read.cancelling, read.waits_for.as_deref()), (true, Some("breaker")));
     assert_eq!((&read.code, &read.follow_up), (&view.code, &view.follow_up));
+    assert_eq!(read.cursor, view.cursor);
     let feedback = read.feedback.expect("it has feedback");
     assert_eq!(feedback.deadline, Duration::from_secs(60));
     assert_eq!(feedback.heartbeat, Some(Duration::from_millis(2_500)));

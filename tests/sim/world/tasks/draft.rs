@@ -127,10 +127,10 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
                 r#"{{"type":"kafka","project":"{project}","group":"g","topic":"{topic}",{retry}{feedback}{tells}}}"#
             )
         }
-        // To lanes and workers it is one more call; those with feedback are called over HTTP only.
-        None if newer_kinds && index % 3 == 1 && feedback.is_empty() => {
+        // To lanes and workers it is one more call.
+        None if newer_kinds && index % 3 == 1 => {
             format!(
-                r#"{{"type":"grpc","project":"{project}","group":"g",{over_grpc},"service":"s","method":"m",{retry}{poll}{tells}}}"#
+                r#"{{"type":"grpc","project":"{project}","group":"g",{over_grpc},"service":"s","method":"m",{retry}{poll}{feedback}{tells}}}"#
             )
         }
         None => {

@@ -7,13 +7,13 @@ use waterclock::engine::messages::{Answer, Outcome, Reported};
 use waterclock::engine::sealed::Ticket;
 use waterclock::engine::sealed::{self, CopyTerms, WantedCopy};
 use waterclock::engine::task::result::{Outcome as Said, TaskResult};
-use waterclock::engine::task::spec::Feedback;
+use waterclock::engine::task::spec::{Feedback, Kind};
 use waterclock::engine::{Offset, Record, UnixMillis};
 
 use crate::broker::{Place, Time};
 use crate::network::{Act, Scheduled};
 use crate::plan::SECOND;
-use crate::world::{Called, World};
+use crate::world::World;
 
 /// Percent of reports that somebody writes twice.
 const TWICE: u32 = 15;
@@ -29,6 +29,13 @@ pub struct Report {
     places: Vec<(Place, Offset)>,
     /// What the executor is told, each time.
     pub told: Vec<Outcome>,
+}
+
+impl Report {
+    /// Whether it says how far its executor came.
+    fn has_cursor(&self) -> bool {
+        matches!(self.said, Said::Started | Said::Failed)
+    }
 }
 
 /// What executors have, and say.
@@ -70,31 +77,61 @@ impl World {
         let (Some(ticket), Some(id)) = (of(header::TICKET), of(header::ID)) else { return };
         let mut drafts = self.tasks.drafts.iter();
         let Some(task) = drafts.position(|draft| draft.id.as_str() == id) else { return };
+        self.check_cursor(task, &ticket, of(header::CURSOR).as_deref());
         self.take_ticket(task, &ticket);
     }
 
     /// An executor is handed a turn with this ticket.
     pub(super) fn take_ticket(&mut self, task: usize, ticket: &str) {
-        match Ticket::read(ticket, &self.plan.setup.key, &self.tasks.drafts[task].id) {
-            Ok(ticket) => self.take_turn(task, ticket),
-            Err(error) => self.breach("as agreed", format!("the ticket of task {task}: {error}")),
+        if let Some(ticket) = self.read_ticket(task, ticket) {
+            self.take_turn(task, ticket);
         }
     }
 
-    /// A call says how far an executor of an earlier turn came.
-    pub(super) fn check_cursor(&mut self, called: &Called) {
-        let Called { task, turn, traced, .. } = called;
-        let Some(cursor) = traced.as_ref().and_then(|traced| traced.cursor.as_deref()) else {
-            return;
-        };
-        let report = cursor.parse().ok().and_then(|of: usize| self.tasks.executors.reports.get(of));
-        let is_of = |report: &Report| {
-            report.task == *task && report.ticket.turn < *turn && report.said == Said::Started
-        };
-        if !report.is_some_and(is_of) {
-            self.breach("as agreed", format!("turn {turn} of task {task} has the cursor {cursor}"));
+    fn read_ticket(&mut self, task: usize, ticket: &str) -> Option<Ticket> {
+        let read = Ticket::read(ticket, &self.plan.setup.key, &self.tasks.drafts[task].id);
+        if let Err(error) = &read {
+            self.breach("as agreed", format!("the ticket of task {task}: {error}"));
         }
-        self.count("calls with a cursor");
+        read.ok()
+    }
+
+    /// A turn is handed how far the executors of earlier ones said that they came, as far as they were told that it counts.
+    pub(super) fn check_cursor(&mut self, task: usize, ticket: &str, cursor: Option<&str>) {
+        let Some(Ticket { version, turn, .. }) = self.read_ticket(task, ticket) else { return };
+        let all = &self.tasks.executors.reports;
+        let is_of = |report: &&Report| {
+            report.task == task && report.ticket.turn < turn && report.has_cursor()
+        };
+        let counts = |told: &Outcome| {
+            matches!(told, Outcome::Reported(Reported::Running(_) | Reported::Retrying))
+        };
+        let first = |report: &Report| report.places.iter().map(|(_, offset)| *offset).min();
+        let last = |report: &Report| report.places.iter().map(|(_, offset)| *offset).max();
+        // One that was written twice was decided at the second place, too.
+        let counted = all
+            .iter()
+            .filter(is_of)
+            .filter(|report| report.ticket.version == version && report.told.iter().any(counts));
+        // What is said while a worker holds the turn may be forgotten with the lane's owner.
+        let is_kafka = matches!(self.tasks.drafts[task].spec.kind(), Kind::Kafka(_));
+        let at_least = counted.filter_map(first).max().filter(|_| is_kafka);
+        let said = cursor.map(|cursor| {
+            let report = cursor.parse().ok().and_then(|nth: usize| all.get(nth)).filter(is_of);
+            report.and_then(last)
+        });
+        let holds = match said {
+            Some(Some(said)) => at_least.is_none_or(|least| said >= least),
+            Some(None) => false,
+            None => at_least.is_none(),
+        };
+        if !holds {
+            let what = format!("turn {turn} of task {task} has the cursor {cursor:?}");
+            self.breach("cursors", what);
+        }
+        if cursor.is_some() {
+            self.count("turns with a cursor");
+        }
     }
 
     /// An executor takes a turn, and knows what it will do.
@@ -153,10 +190,9 @@ impl World {
             return self.count("payloads of reports not found");
         }
         let id = self.tasks.drafts[task].id.clone();
-        let result = TaskResult {
-            cursor: (said == Said::Started).then(|| format!("{report}")),
-            ..TaskResult::new(said)
-        };
+        let has_cursor = self.tasks.executors.reports[report].has_cursor();
+        let cursor = has_cursor.then(|| report.to_string());
+        let result = TaskResult { cursor, ..TaskResult::new(said) };
         let copy = copy.as_ref().map(|(record, terms, trigger)| (record, *terms, *trigger));
         let (key, now) = (&self.plan.setup.key, self.api_now());
         let record = sealed::feedback(key, now, (&id, ticket), &result, copy);

@@ -241,7 +241,12 @@ impl LaneEngine {
             }
         };
         match heard {
-            Heard::Stale if spec.is_some() && before.held.is_none() && turn == before.turn => {
+            Heard::Stale
+                if spec.is_some()
+                    && before.held.is_none()
+                    && turn == before.turn
+                    && result.outcome == CallOutcome::Failed =>
+            {
                 // It was decided, and is read again; or it is said twice. It has the body of the turn that follows.
                 let reported = Outcome::Reported(Reported::Retrying);
                 self.writes.push(PendingWrite::answer(self.answer_to(&entry, timer_id, reported)));
@@ -259,6 +264,7 @@ impl LaneEngine {
             }
             Heard::Ended(next) => {
                 result.ended.get_or_insert(entry.appended);
+                self.note_cursor(timer_id, &result);
                 let reported = match next {
                     Next::Failed(..) => Reported::Failed,
                     _ => Reported::Retrying,
@@ -272,6 +278,13 @@ impl LaneEngine {
         }
     }
 
+    /// The next turn learns how far this one came.
+    fn note_cursor(&mut self, timer_id: TimerId, result: &TaskResult) {
+        if let Some(cursor) = &result.cursor {
+            self.timers.tasks.set_cursor(timer_id, Arc::from(&**cursor));
+        }
+    }
+
     /// The executor is at work: its deadline is another, and how far it is stands in the attempt that is open.
     fn beat(
         &mut self,
@@ -282,9 +295,7 @@ impl LaneEngine {
         result: TaskResult,
     ) {
         let (lane, timer_id) = (entry.source.lane, of.0);
-        if let Some(cursor) = &result.cursor {
-            self.timers.tasks.set_cursor(timer_id, cursor);
-        }
+        self.note_cursor(timer_id, &result);
         // One that a worker holds may end without an attempt.
         if after.with_executor {
             let open = Progress { attempts: after.attempts.saturating_add(1), ..after };
@@ -332,10 +343,7 @@ impl LaneEngine {
             Some(held) => {
                 self.writes.keep_with_next();
                 self.note_to_worker(now, entry, of, (before.turn, held.partition.0), Some(answer));
-                if let Some(scope) = scope {
-                    self.timers.tasks.turn_ended(now, lane, &scope);
-                    self.put_back_freed(now, lane, &scope, held.credits);
-                }
+                self.let_go_of_turn(now, lane, scope, held.credits);
             }
             None => {
                 self.writes.complete_with((entry.source, entry.offset), entry.record);

@@ -209,6 +209,7 @@ impl<'a> Lanes<'a> {
         self.parts.figures.late_hops(figures.late_hops - self.counted.late_hops);
         self.parts.figures.spilled(figures.spilled - self.counted.spilled);
         self.parts.figures.put_off(figures.deferred - self.counted.deferred);
+        self.parts.figures.put_off_paused(figures.put_off_paused - self.counted.put_off_paused);
         self.parts.figures.over_rate(figures.over_rate - self.counted.over_rate);
         self.parts.figures.unreadable(figures.unreadable - self.counted.unreadable);
         self.levels.suspects.set(figures.suspects as u64);

@@ -362,9 +362,9 @@ impl<'a, R: Role> Session<'a, R> {
     fn read_failed(&mut self, error: KafkaError) -> Result<(), Error> {
         match errors::kind(&error) {
             ErrorKind::OffsetOutOfRange => {
-                // Records were deleted under us, or the log was cut: never passed over in silence. Or only
-                // done records were deleted before this reader passed them: the committed position tells, when the
-                // lanes are taken over again. Not at once: a thread that lost its lanes meanwhile learns of that first.
+                // Records were deleted under us, or the log was cut: never passed over in silence. The committed position tells
+                // whether they were done, when the lanes are taken over again. Not at once: a thread that lost its lanes
+                // meanwhile learns of that first.
                 tracing::warn!(%error, "a position is outside of its log, taking the lanes over again");
                 self.member.status.tell(Some("a position is outside of its log".to_owned()));
                 self.member.consumer.context().is_outside();
@@ -417,7 +417,8 @@ impl<'a, R: Role> Session<'a, R> {
             let committed = self.member.lows.entry(source).or_insert(low);
             *committed = low.max(*committed);
         }
-        let lows = std::mem::take(&mut self.member.lows).into_iter().map(|(source, low)| {
+        let due = self.member.take_passed();
+        let lows = due.into_iter().map(|(source, low)| {
             let (topic, partition) = self.member.topics().place(source);
             (topic.to_string(), partition, low.0)
         });

@@ -132,6 +132,34 @@ fn a_success_while_the_next_turn_is_waited_for_ends_the_task() {
 }
 
 #[test]
+fn the_next_turn_learns_how_far_the_last_came_whoever_owns_its_lane() {
+    let more = r#","feedback":{"deadline":"1m","heartbeat":"5s"},"retry":{"count":3,"interval":1}"#;
+    let (mut world, _, first) = handed(more);
+    world.after(3_000);
+    world.report(&first, &beat("row:1", 1));
+    world.after(1_000);
+    world.take_lanes_over();
+    world.after(12_000);
+    assert_eq!(world.handed.len(), 2, "it was silent");
+    assert_eq!(world.handed[1].cursor.as_deref(), Some("row:1"));
+    // A failure may say how far it came, and it need not.
+    let failed = TaskResult { cursor: Some("row:7".to_owned()), ..of(CallOutcome::Failed) };
+    let record = world.feedback(&world.handed[1], &failed).expect("a copy of it");
+    let id = world.handed[1].id.clone();
+    world.append_to_intake(&id, record);
+    world.after(2_000);
+    assert_eq!(world.handed.len(), 3);
+    assert_eq!(world.handed[2].cursor.as_deref(), Some("row:7"));
+    let record = world.feedback(&world.handed[2], &of(CallOutcome::Failed)).expect("a copy of it");
+    world.append_to_intake(&id, record);
+    world.after(100);
+    world.take_lanes_over();
+    world.after(3_000);
+    assert_eq!(world.handed.len(), 4);
+    assert_eq!(world.handed[3].cursor.as_deref(), Some("row:7"));
+}
+
+#[test]
 fn a_failure_is_handed_over_again_after_the_backoff_and_once() {
     let more = r#","feedback":{"deadline":"1h"},"retry":{"count":1,"interval":20}"#;
     let (mut world, id, first) = handed(more);
@@ -346,6 +374,41 @@ fn a_take_over_at_any_step_changes_nothing() {
         assert_eq!((world.handed.len(), world.dead.len()), (3, 0), "{fails_in}");
         assert_eq!(progress(&world, &id).attempts, 3, "{fails_in}");
     }
+}
+
+#[test]
+fn what_is_said_while_a_call_is_open_is_known_to_the_next_turn_whoever_owns_its_lane() {
+    for answer in [CallOutcome::Accepted, CallOutcome::Failed] {
+        let mut world = World::new(move |_, _| (1_000, of(answer)));
+        let more =
+            r#","feedback":{"deadline":"10s","heartbeat":"5s"},"retry":{"count":1,"interval":5}"#;
+        let id = world.create(1, 2_000, more);
+        world.after(2_500);
+        let handed = called(&world, &id);
+        world.report(&handed, &beat("row:3", 1));
+        world.after(1_500);
+        world.take_lanes_over();
+        world.after(20_000);
+        let again = called(&world, &id);
+        assert_eq!((again.attempt.as_str(), again.cursor.as_deref()), ("2", Some("row:3")));
+    }
+}
+
+#[test]
+fn a_report_that_is_not_to_be_tried_again_is_stale_once_its_deadline_is_over() {
+    let more = r#","feedback":{"deadline":"10s"},"retry":{"count":1,"interval":60}"#;
+    let (mut world, id, first) = handed(more);
+    let gone = world.feedback(&first, &of(CallOutcome::Gone)).expect("a copy of it");
+    let failed = world.feedback(&first, &of(CallOutcome::Failed)).expect("a copy of it");
+    world.after(12_000);
+    assert_eq!(world.state(&id), Some(TimerState::Delay), "it waits for its retry");
+    let gone = world.append_to_intake(&id, gone);
+    let failed = world.append_to_intake(&id, failed);
+    world.after(100);
+    assert_eq!(reported(&world, gone), Reported::Stale);
+    assert_eq!(reported(&world, failed), Reported::Retrying);
+    world.after(70_000);
+    assert_eq!(world.handed.len(), 2);
 }
 
 #[test]

@@ -440,6 +440,13 @@ impl World {
                 if let Some(Change::Definition(_, definition)) = self.timers.get(&key) {
                     live.follow_up = FollowUp::of_awaited(definition).map(Arc::new);
                 }
+                let attempts = self.timers.values().filter_map(|change| match change {
+                    Change::Attempt(attempt) if attempt.timer_id == live.timer_id => {
+                        attempt.cursor()
+                    }
+                    _ => None,
+                });
+                live.cursor = attempts.max_by_key(|of| of.number).map(|of| of.text);
             }
             self.tell_lanes(Event::TimersLoaded { lane, live, cancel_marks, last: true });
         }

@@ -55,7 +55,7 @@ pub(in crate::member::thread) struct Membership<'a, R: Rules> {
     pub(super) held: bool,
     /// Batches on their way.
     pub(super) in_flight: VecDeque<InFlight>,
-    /// Low watermarks committed since the last trim, as far as the group's coordinator has said so.
+    /// Low watermarks committed and not trimmed to yet, as far as the group's coordinator has said so.
     pub(super) lows: BTreeMap<Source, Offset>,
     /// When the group was last asked whether it has this member, in this assignment.
     pub(super) signed: Option<Instant>,
@@ -184,6 +184,16 @@ impl<R: Rules> Membership<'_, R> {
             }
         };
         sources.iter().filter_map(position).collect()
+    }
+
+    /// Takes the low watermarks that the reader has passed. What was done in an assignment before is committed as done before it
+    /// is read again: if it was deleted first, the reader would be outside of its log.
+    pub(super) fn take_passed(&mut self) -> Vec<(Source, Offset)> {
+        let sources: Vec<Source> = self.lows.keys().copied().collect();
+        let positions: HashMap<Source, Offset> = self.positions(&sources).into_iter().collect();
+        let has_passed =
+            |source: &Source, low: &mut Offset| positions.get(source).is_some_and(|at| *low <= *at);
+        self.lows.extract_if(.., has_passed).collect()
     }
 
     /// How far a partition was read and fetched.
