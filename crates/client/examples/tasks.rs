@@ -1,10 +1,12 @@
-//! Tasks from Rust: one that calls a URL, one whose executor reports, and one that is cancelled.
+//! Tasks from Rust: one that calls a URL, one whose executor reports, and one that is cancelled. And such an executor: it goes on where
+//! an earlier turn came to.
 //!
 //! ```sh
 //! waterclock topics apply && WATERCLOCK_CALLBACKS__NETWORKS=127.0.0.0/8 waterclock run --allow imports --http 127.0.0.1:8080 &
 //! kafka-topics.sh --bootstrap-server localhost:9092 --create --topic imports
 //! # and something at port 9000 that answers a POST
 //! cargo run -p waterclock-client --example tasks -- imports http://127.0.0.1:9000/
+//! cargo run -p waterclock-client --example tasks -- imports          # works on the tasks for this topic, until it is stopped
 //! ```
 
 #![allow(clippy::print_stdout, reason = "it says what it does")]
@@ -12,11 +14,12 @@
 
 use std::time::Duration;
 
-use rdkafka::ClientConfig;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::{ClientConfig, Message as _};
 use waterclock_client::Message;
 use waterclock_client::tasks::{
-    Error, Feedback, Handed, HttpTask, KafkaTask, Retry, Tasks, TasksConfig, Turn,
+    Error, Feedback, Handed, HttpTask, KafkaTask, Reported, Retry, Tasks, TasksConfig, Turn,
 };
 
 /// A heartbeat has to come within this time. A [`Turn`] sends them at a third of it.
@@ -31,10 +34,12 @@ fn env(name: &str, otherwise: &str) -> String {
 #[tokio::main]
 async fn main() -> Result<(), Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [topic, url] = arguments.as_slice() else {
-        return Err("tasks TOPIC URL".into());
-    };
     let tasks = Tasks::new(TasksConfig::new(env("SERVER", "http://localhost:8080")))?;
+    let (topic, url) = match arguments.as_slice() {
+        [topic] => return execute(&tasks, topic, usize::MAX).await,
+        [topic, url] => (topic, url),
+        _ => return Err("tasks TOPIC [URL]".into()),
+    };
     // A name for each request of this run: in a service it is made of what the task is about.
     let id = |what: &str| format!("{what}-{}", std::process::id());
 
@@ -49,9 +54,10 @@ async fn main() -> Result<(), Failure> {
     let is_same = called.task_id == again.task_id;
     println!("{}", if is_same { "the same task" } else { "two tasks" });
 
+    // 90 rows last longer than a heartbeat may be away.
     let import = KafkaTask::to("shop", "imports", topic)
         .after(Duration::from_secs(1))
-        .value("file-7")
+        .value("90")
         .feedback(Feedback::within(Duration::from_secs(3_600)).heartbeat(HEARTBEAT))
         .retry(Retry::times(3))
         .request_id(id("import"));
@@ -75,7 +81,7 @@ async fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Works on what is handed over, until so many tasks are done.
+/// Works on what is handed over, until so many tasks are finished.
 async fn execute(tasks: &Tasks, topic: &str, mut left: usize) -> Result<(), Failure> {
     let consumer: BaseConsumer = ClientConfig::new()
         .set("bootstrap.servers", env("BROKERS", "localhost:9092"))
@@ -83,11 +89,20 @@ async fn execute(tasks: &Tasks, topic: &str, mut left: usize) -> Result<(), Fail
         .set("auto.offset.reset", "earliest")
         .set("isolation.level", "read_committed")
         .set("enable.auto.commit", "false")
+        // So long after an executor has died another one reads its partitions.
+        .set("session.timeout.ms", "10000")
         .create()?;
     consumer.subscribe(&[topic])?;
     while left > 0 {
         let polled = tokio::task::block_in_place(|| consumer.poll(Duration::from_secs(1)));
-        let Some(message) = polled.transpose()? else { continue };
+        let message = match polled {
+            Some(Ok(message)) => message,
+            // The work lasted longer than max.poll.interval.ms, and others got its partitions. It gets some again.
+            Some(Err(KafkaError::MessageConsumption(RDKafkaErrorCode::PollExceeded))) | None => {
+                continue;
+            }
+            Some(Err(error)) => return Err(error.into()),
+        };
         let begun = match Handed::of(Message::from(&message).headers()) {
             Ok(handed) => tasks.begin(handed).await,
             Err(error) => Err(error),
@@ -101,30 +116,39 @@ async fn execute(tasks: &Tasks, topic: &str, mut left: usize) -> Result<(), Fail
         // After the first heartbeat: then a crash before it costs nothing but time.
         consumer.commit_message(&message, CommitMode::Sync)?;
         let Some(turn) = turn else { continue };
-        println!("file-7: turn {}", turn.attempt());
-        match turn.unless_over(work(tasks, &turn)).await {
-            Ok(Ok(())) => {
-                println!("{}", turn.finished().await?.as_str());
-                left -= 1;
-            }
-            Ok(Err(error)) => drop(turn.failed(&error.to_string(), None).await?),
+        let value = String::from_utf8_lossy(message.payload().unwrap_or_default());
+        println!("{value} rows: turn {}", turn.attempt());
+        let told = match turn.unless_over(work(&turn, &value)).await {
+            Ok(Ok(())) => turn.finished().await,
+            Ok(Err(error)) => turn.failed(&error.to_string(), None).await,
             // Another executor has it, or the task was cancelled. The work was dropped where it stood.
-            Err(over) => eprintln!("{over}"),
+            Err(over) => {
+                eprintln!("{over}");
+                continue;
+            }
+        };
+        match told {
+            Ok(told) => {
+                println!("{}", told.as_str());
+                left -= usize::from(told == Reported::Finished);
+            }
+            Err(error @ Error::Stale { .. }) => eprintln!("{error}"),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
 }
 
-/// Your work stands here. It lasts longer than a heartbeat may be away.
-async fn work(tasks: &Tasks, turn: &Turn) -> Result<(), Error> {
-    for row in 0..90 {
-        turn.progress(&format!("row:{row}"), None)?;
+/// This is what you replace: it imports so many rows. The cursor says how many are done, and an earlier turn may have done some. What
+/// this turn does behind its last heartbeat is done again if it is lost, so it must do no harm to do a row twice.
+async fn work(turn: &Turn, value: &str) -> Result<(), Failure> {
+    let rows: u32 = value.parse()?;
+    let done = turn.cursor().and_then(|cursor| cursor.strip_prefix("row:")?.parse().ok());
+    let done = done.unwrap_or(0);
+    println!("from row {done}");
+    for row in done..rows {
         tokio::time::sleep(Duration::from_millis(100)).await;
-    }
-    if let Some(task) = tasks.get(turn.task_id()).await? {
-        let cursor = task.last.and_then(|last| last.cursor).unwrap_or_default();
-        let cursor = cursor.trim_end_matches(|c: char| c.is_ascii_digit());
-        println!("{}, {cursor}", task.task_status.as_str());
+        turn.progress(&format!("row:{}", row + 1), None)?;
     }
     Ok(())
 }

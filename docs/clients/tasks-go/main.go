@@ -1,4 +1,5 @@
-// Tasks of waterclock from Go, over HTTP or gRPC: one that calls a URL, one whose executor reports, and one that is cancelled.
+// Tasks of waterclock from Go, over HTTP or gRPC: one that calls a URL, one whose executor reports, and one that is cancelled. And such an
+// executor: it goes on where an earlier turn came to.
 package main
 
 import (
@@ -8,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"os"
 	"strconv"
@@ -30,8 +32,9 @@ import (
 
 const usage = `Tasks of waterclock from Go.
 
+  go run . http TOPIC        works on the tasks for TOPIC, until it is stopped
   go run . http TOPIC URL    creates a task that calls URL, and one for TOPIC, whose executor this is; cancels a third one
-  go run . grpc TOPIC URL    the same over gRPC
+  go run . grpc TOPIC [URL]  the same over gRPC
 
 BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API_TOKEN has the token of the API,
 if there is one.`
@@ -42,7 +45,7 @@ var (
 	token   = os.Getenv("WATERCLOCK_API_TOKEN")
 	// A heartbeat has to come within this time. An executor sends them at a third of it.
 	period = 6 * time.Second
-	// errStale: the turn is over, so whoever works on it stops.
+	// errStale: the turn is over, so its executor stops.
 	errStale = errors.New("the turn is over")
 	// errPasses: the same call may have another answer soon, and may be made again.
 	errPasses = errors.New("try again")
@@ -70,9 +73,9 @@ type fields map[string]any
 type service interface {
 	createHTTP(ctx context.Context, requestID, url string, delay time.Duration) (id string, err error)
 	createKafka(ctx context.Context, requestID, topic, value string) (id string, err error)
-	get(ctx context.Context, id string) (status string, attempts int, cursor string, err error)
+	get(ctx context.Context, id string) (status string, attempts int, err error)
 	heartbeat(ctx context.Context, id, ticket, cursor string) error
-	finished(ctx context.Context, id, ticket string) (outcome string, err error)
+	report(ctx context.Context, id, ticket, outcome, cursor string, failure error) (became string, err error)
 	cancel(ctx context.Context, id string) (outcome string, err error)
 }
 
@@ -92,6 +95,15 @@ func patient[T any](ctx context.Context, call func(context.Context) (T, error)) 
 		case <-time.After(wait):
 		}
 	}
+}
+
+// line is a failure as an instance takes it: one line of 200 bytes at most. No failure is an empty one.
+func line(failure error) string {
+	if failure == nil {
+		return ""
+	}
+	text := strings.Join(strings.Fields(failure.Error()), " ")
+	return strings.ToValidUTF8(text[:min(len(text), 200)], "")
 }
 
 // overHTTP needs nothing beside Go.
@@ -115,7 +127,8 @@ func (overHTTP) call(ctx context.Context, method, path string, body fields) (tol
 		var told fields
 		err = json.NewDecoder(response.Body).Decode(&told)
 		switch {
-		case response.StatusCode == http.StatusServiceUnavailable, response.StatusCode == http.StatusTooManyRequests:
+		case response.StatusCode == http.StatusServiceUnavailable, response.StatusCode == http.StatusTooManyRequests,
+			told["code"] == "attempt_open":
 			return nil, fmt.Errorf("%w: %s", errPasses, told["code"])
 		case told["code"] == "stale":
 			return nil, errStale
@@ -146,14 +159,12 @@ func (h overHTTP) createKafka(ctx context.Context, requestID, topic, value strin
 	})
 }
 
-func (h overHTTP) get(ctx context.Context, id string) (string, int, string, error) {
+func (h overHTTP) get(ctx context.Context, id string) (string, int, error) {
 	told, err := h.call(ctx, http.MethodGet, "/v1/tasks/"+id, nil)
 	if err != nil {
-		return "", 0, "", err
+		return "", 0, err
 	}
-	last, _ := told["last"].(map[string]any)
-	cursor, _ := last["cursor"].(string)
-	return told["task_status"].(string), int(told["attempts_total"].(float64)), cursor, nil
+	return told["task_status"].(string), int(told["attempts_total"].(float64)), nil
 }
 
 func (h overHTTP) heartbeat(ctx context.Context, id, ticket, cursor string) error {
@@ -161,10 +172,11 @@ func (h overHTTP) heartbeat(ctx context.Context, id, ticket, cursor string) erro
 	return err
 }
 
-func (h overHTTP) finished(ctx context.Context, id, ticket string) (string, error) {
-	told, err := h.call(ctx, http.MethodPost, "/v1/tasks/"+id+"/result", fields{"ticket": ticket, "outcome": "finished"})
-	outcome, _ := told["outcome"].(string)
-	return outcome, err
+func (h overHTTP) report(ctx context.Context, id, ticket, outcome, cursor string, failure error) (string, error) {
+	told, err := h.call(ctx, http.MethodPost, "/v1/tasks/"+id+"/result",
+		fields{"ticket": ticket, "outcome": outcome, "cursor": cursor, "error": line(failure)})
+	became, _ := told["outcome"].(string)
+	return became, err
 }
 
 func (h overHTTP) cancel(ctx context.Context, id string) (string, error) {
@@ -244,14 +256,12 @@ func (g overGRPC) createKafka(ctx context.Context, requestID, topic, value strin
 	})
 }
 
-func (g overGRPC) get(ctx context.Context, id string) (string, int, string, error) {
+func (g overGRPC) get(ctx context.Context, id string) (string, int, error) {
 	told, err := g.call(ctx, "GetTask", fields{"task_id": id})
 	if err != nil {
-		return "", 0, "", err
+		return "", 0, err
 	}
-	last, _ := told["last"].(map[string]any)
-	cursor, _ := last["cursor"].(string)
-	return word(told["task_status"], "TASK_STATUS_"), int(told["attempts_total"].(float64)), cursor, nil
+	return word(told["task_status"], "TASK_STATUS_"), int(told["attempts_total"].(float64)), nil
 }
 
 func (g overGRPC) heartbeat(ctx context.Context, id, ticket, cursor string) error {
@@ -259,10 +269,12 @@ func (g overGRPC) heartbeat(ctx context.Context, id, ticket, cursor string) erro
 	return err
 }
 
-func (g overGRPC) finished(ctx context.Context, id, ticket string) (string, error) {
-	told, err := g.call(ctx, "ReportResult", fields{"task_id": id, "ticket": ticket, "outcome": "REPORTED_OUTCOME_FINISHED"})
-	outcome, _ := told["outcome"].(string)
-	return outcome, err
+func (g overGRPC) report(ctx context.Context, id, ticket, outcome, cursor string, failure error) (string, error) {
+	told, err := g.call(ctx, "ReportResult", fields{
+		"task_id": id, "ticket": ticket, "outcome": "REPORTED_OUTCOME_" + strings.ToUpper(outcome), "cursor": cursor, "error": line(failure),
+	})
+	became, _ := told["outcome"].(string)
+	return became, err
 }
 
 func (g overGRPC) cancel(ctx context.Context, id string) (string, error) {
@@ -270,10 +282,12 @@ func (g overGRPC) cancel(ctx context.Context, id string) (string, error) {
 	return word(told["outcome"], "CANCEL_OUTCOME_"), err
 }
 
-// execute works on what is handed over, until it has done so many tasks.
-func execute(ctx context.Context, api service, topic string, tasks int, work func(ctx context.Context, from string, far func(string)) error) {
+// execute works on what is handed over, until it has finished so many tasks.
+func execute(ctx context.Context, api service, topic string, tasks int) {
 	consumer := must(kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumerGroup(topic+"-executors"), kgo.ConsumeTopics(topic),
-		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DisableAutoCommit()))
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()), kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.DisableAutoCommit(),
+		// So long after an executor has died another one reads its partitions.
+		kgo.SessionTimeout(10*time.Second)))
 	defer consumer.Close()
 	for tasks > 0 {
 		fetched := consumer.PollRecords(ctx, 1)
@@ -283,24 +297,33 @@ func execute(ctx context.Context, api service, topic string, tasks int, work fun
 			for _, header := range record.Headers {
 				headers[header.Key] = string(header.Value)
 			}
-			// Before the offset is committed: then a crash costs nothing but time.
 			id, ticket, from := headers["x-delay-id"], headers["x-delay-ticket"], headers["x-delay-cursor"]
 			err := api.heartbeat(ctx, id, ticket, from)
+			if !errors.Is(err, errStale) {
+				must(0, err)
+			}
+			// After the first heartbeat: then a crash before it costs nothing but time.
 			must(0, consumer.CommitRecords(ctx, record))
+			became := ""
+			if err == nil {
+				fmt.Printf("%s rows: turn %s\n", record.Value, headers["x-delay-attempt"])
+				became, err = turn(ctx, api, id, ticket, string(record.Value), from)
+			}
 			if errors.Is(err, errStale) {
+				// Another executor has it, or the task was cancelled.
+				fmt.Fprintln(os.Stderr, err)
 				continue
 			}
-			must(0, err)
-			fmt.Printf("%s: turn %s\n", record.Value, headers["x-delay-attempt"])
-			if done := turn(ctx, api, id, ticket, from, work); done {
+			fmt.Println(must(became, err))
+			if became == "finished" {
 				tasks--
 			}
 		}
 	}
 }
 
-// turn works on one task, and sends heartbeats meanwhile. The work's context ends when the turn is over.
-func turn(ctx context.Context, api service, id, ticket, from string, work func(context.Context, string, func(string)) error) bool {
+// turn works on one task, sends heartbeats meanwhile, and reports. The work's context ends when the turn is over.
+func turn(ctx context.Context, api service, id, ticket, value, from string) (became string, err error) {
 	ours, stop := context.WithCancelCause(ctx)
 	var cursor atomic.Value
 	cursor.Store(from)
@@ -326,54 +349,66 @@ func turn(ctx context.Context, api service, id, ticket, from string, work func(c
 			}
 		}
 	}()
-	err := work(ours, from, func(far string) { cursor.Store(far) })
+	failure := work(ours, value, from, func(far string) { cursor.Store(far) })
 	over := context.Cause(ours)
 	// A heartbeat behind the result would be stale.
 	stop(nil)
 	<-ended
-	if over != nil || err != nil {
-		// A real executor reports its failure here, as `failed`, and the task has its next turn.
-		fmt.Fprintln(os.Stderr, errors.Join(over, err))
-		return false
+	switch {
+	case failure == nil: // this counts also if the turn is over
+		return api.report(ctx, id, ticket, "finished", cursor.Load().(string), nil)
+	case over != nil:
+		return "", over
 	}
-	fmt.Println(must(api.finished(ctx, id, ticket)))
-	return true
+	return api.report(ctx, id, ticket, "failed", cursor.Load().(string), failure)
+}
+
+// work is what you replace: it imports so many rows. The cursor says how many are done, and an earlier turn may have done some. What this
+// turn does behind its last heartbeat is done again if it is lost, so it must do no harm to do a row twice.
+func work(ctx context.Context, value, from string, far func(cursor string)) error {
+	rows, err := strconv.Atoi(value)
+	if err != nil {
+		return err
+	}
+	row := 0
+	fmt.Sscanf(from, "row:%d", &row) // the first turn has no cursor
+	fmt.Println("from row", row)
+	for ; row < rows; row++ {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(100 * time.Millisecond):
+		}
+		far(fmt.Sprintf("row:%d", row+1))
+	}
+	return nil
 }
 
 func main() {
-	if len(os.Args) != 4 || os.Args[1] != "http" && os.Args[1] != "grpc" {
+	if len(os.Args) < 3 || len(os.Args) > 4 || os.Args[1] != "http" && os.Args[1] != "grpc" {
 		fmt.Fprintln(os.Stderr, usage)
 		os.Exit(1)
 	}
-	ctx, topic, url := context.Background(), os.Args[2], os.Args[3]
+	ctx, topic := context.Background(), os.Args[2]
 	var api service = overHTTP{}
 	if os.Args[1] == "grpc" {
 		api = dial(ctx)
 	}
-	once := uuid.NewString()
+	if len(os.Args) == 3 {
+		execute(ctx, api, topic, math.MaxInt)
+	}
+	url, once := os.Args[3], uuid.NewString()
 	called := must(api.createHTTP(ctx, once, url, 2*time.Second))
 	again := must(api.createHTTP(ctx, once, url, 2*time.Second))
 	fmt.Println(map[bool]string{true: "the same task", false: "two tasks"}[called == again])
 
-	import7 := must(api.createKafka(ctx, uuid.NewString(), topic, "file-7"))
-	execute(ctx, api, topic, 1, func(ctx context.Context, from string, far func(string)) error {
-		// Your work stands here. It lasts longer than a heartbeat may be away.
-		for end, row := time.Now().Add(period+period/2), 0; time.Now().Before(end); row++ {
-			far(fmt.Sprintf("row:%d", row))
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(100 * time.Millisecond):
-			}
-		}
-		status, _, cursor, err := api.get(ctx, import7)
-		fmt.Printf("%s, %s\n", status, strings.TrimRight(cursor, "0123456789"))
-		return err
-	})
+	// 90 rows last longer than a heartbeat may be away.
+	imported := must(api.createKafka(ctx, uuid.NewString(), topic, "90"))
+	execute(ctx, api, topic, 1)
 
-	for _, id := range []string{import7, called} {
+	for _, id := range []string{imported, called} {
 		for {
-			status, attempts, _, err := api.get(ctx, id)
+			status, attempts, err := api.get(ctx, id)
 			must(0, err)
 			if status == "finished" || status == "failed" || status == "cancelled" || status == "expired" {
 				fmt.Println(status, attempts)

@@ -2,6 +2,7 @@ import static java.nio.charset.StandardCharsets.UTF_8;
 
 import com.google.gson.JsonObject;
 import com.google.gson.JsonParser;
+import com.google.gson.JsonPrimitive;
 import com.google.protobuf.DescriptorProtos.FileDescriptorProto;
 import com.google.protobuf.Descriptors.FileDescriptor;
 import com.google.protobuf.Descriptors.ServiceDescriptor;
@@ -43,14 +44,18 @@ import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.header.Headers;
 import org.apache.kafka.common.serialization.StringDeserializer;
 
-/** Tasks of waterclock from Java, over HTTP or gRPC: one that calls a URL, one whose executor reports, and one that is cancelled. */
+/**
+ * Tasks of waterclock from Java, over HTTP or gRPC: one that calls a URL, one whose executor reports, and one that is cancelled. And such
+ * an executor: it goes on where an earlier turn came to.
+ */
 public class Tasks {
     static final String USAGE = """
         Tasks of waterclock from Java.
 
+          java -cp 'lib/*' Tasks.java http TOPIC        works on the tasks for TOPIC, until it is stopped
           java -cp 'lib/*' Tasks.java http TOPIC URL    creates a task that calls URL, and one for TOPIC, whose executor this is;
                                                         cancels a third one
-          java -cp 'lib/*' Tasks.java grpc TOPIC URL    the same over gRPC
+          java -cp 'lib/*' Tasks.java grpc TOPIC [URL]  the same over gRPC
 
         BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API_TOKEN has the token
         of the API, if there is one.""";
@@ -61,7 +66,7 @@ public class Tasks {
     /** A heartbeat has to come within this time. An executor sends them at a third of it. */
     static final Duration PERIOD = Duration.ofSeconds(6);
 
-    /** The turn is over, so whoever works on it stops. */
+    /** The turn is over, so its executor stops. */
     static class Stale extends Exception {}
 
     /** The same call may have another answer soon, and may be made again. */
@@ -81,21 +86,20 @@ public class Tasks {
 
         void heartbeat(String id, String ticket, String cursor) throws Exception;
 
-        String finished(String id, String ticket) throws Exception;
+        /** Says finished or failed, and is told what became of the task by that. */
+        String report(String id, String ticket, String outcome, String cursor, String error) throws Exception;
 
         String cancel(String id) throws Exception;
     }
 
-    record Task(String status, int attempts, String cursor) {
+    record Task(String status, int attempts) {
         boolean hasEnded() {
             return List.of("finished", "failed", "cancelled", "expired").contains(status);
         }
 
         static Task of(JsonObject told, String prefix) {
-            var last = told.getAsJsonObject("last");
-            var cursor = last == null || last.get("cursor") == null ? "" : last.get("cursor").getAsString();
             var attempts = told.get("attempts_total");
-            return new Task(word(told, "task_status", prefix), attempts == null ? 0 : attempts.getAsInt(), cursor);
+            return new Task(word(told, "task_status", prefix), attempts == null ? 0 : attempts.getAsInt());
         }
     }
 
@@ -120,6 +124,11 @@ public class Tasks {
         }
     }
 
+    /** A text in JSON. */
+    static String json(String text) {
+        return new JsonPrimitive(text).toString();
+    }
+
     /** Needs nothing beside Java and a library for JSON. */
     static class OverHttp implements Api {
         final HttpClient http = HttpClient.newBuilder().connectTimeout(Duration.ofSeconds(2)).build();
@@ -133,7 +142,7 @@ public class Tasks {
                     var answer = http.send(request.build(), BodyHandlers.ofString());
                     var told = JsonParser.parseString(answer.body()).getAsJsonObject();
                     var code = told.has("code") ? told.get("code").getAsString() : "";
-                    if (answer.statusCode() == 503 || answer.statusCode() == 429) throw new Passes(code);
+                    if (List.of(503, 429).contains(answer.statusCode()) || code.equals("attempt_open")) throw new Passes(code);
                     if (code.equals("stale")) throw new Stale();
                     if (answer.statusCode() >= 300) throw new IllegalStateException(answer.body());
                     return told;
@@ -171,9 +180,10 @@ public class Tasks {
         }
 
         @Override
-        public String finished(String id, String ticket) throws Exception {
+        public String report(String id, String ticket, String outcome, String cursor, String error) throws Exception {
             return call("POST", "/v1/tasks/" + id + "/result", """
-                {"ticket": "%s", "outcome": "finished"}""".formatted(ticket)).get("outcome").getAsString();
+                {"ticket": "%s", "outcome": "%s", "cursor": "%s", "error": %s}"""
+                .formatted(ticket, outcome, cursor, json(error))).get("outcome").getAsString();
         }
 
         @Override
@@ -295,10 +305,10 @@ public class Tasks {
         }
 
         @Override
-        public String finished(String id, String ticket) throws Exception {
+        public String report(String id, String ticket, String outcome, String cursor, String error) throws Exception {
             return call("ReportResult", """
-                {"task_id": "%s", "ticket": "%s", "outcome": "REPORTED_OUTCOME_FINISHED"}""".formatted(id, ticket))
-                .get("outcome").getAsString();
+                {"task_id": "%s", "ticket": "%s", "outcome": "REPORTED_OUTCOME_%s", "cursor": "%s", "error": %s}"""
+                .formatted(id, ticket, outcome.toUpperCase(), cursor, json(error))).get("outcome").getAsString();
         }
 
         @Override
@@ -315,17 +325,21 @@ public class Tasks {
 
     /** A turn in the hands of its executor. */
     static class Turn {
+        /** How far the work is. The next heartbeat says it, and the next turn begins there if this one is lost. */
         volatile String cursor;
-        /** Stop working: another turn has begun, or the task has ended. */
-        volatile boolean isOver;
+        /** When the last heartbeat was sent that was answered. */
+        volatile long heard = System.nanoTime();
+        volatile boolean isStale;
 
         Turn(String cursor) {
             this.cursor = cursor;
         }
-    }
 
-    interface Work {
-        void on(Turn turn) throws Exception;
+        /** The work has come so far. It stops here if an instance has said that the turn is over, or if it may be over. */
+        void reached(String cursor) throws Stale {
+            this.cursor = cursor;
+            if (isStale || System.nanoTime() - heard > PERIOD.toNanos()) throw new Stale();
+        }
     }
 
     static String header(Headers headers, String name) {
@@ -333,10 +347,12 @@ public class Tasks {
         return header == null ? "" : new String(header.value(), UTF_8);
     }
 
-    /** Works on what is handed over, until it has done so many tasks. */
-    static void execute(Api api, String topic, int tasks, Work work) throws Exception {
+    /** Works on what is handed over, until it has finished so many tasks. */
+    static void execute(Api api, String topic, int tasks) throws Exception {
+        // session.timeout.ms: so long after an executor has died another one reads its partitions.
         var settings = Map.<String, Object>of("bootstrap.servers", BROKERS, "group.id", topic + "-executors", "max.poll.records", 1,
-            "enable.auto.commit", "false", "auto.offset.reset", "earliest", "isolation.level", "read_committed");
+            "enable.auto.commit", "false", "auto.offset.reset", "earliest", "isolation.level", "read_committed",
+            "session.timeout.ms", 10_000);
         try (var consumer = new KafkaConsumer<>(settings, new StringDeserializer(), new StringDeserializer())) {
             consumer.subscribe(List.of(topic));
             while (tasks > 0) {
@@ -347,70 +363,89 @@ public class Tasks {
                     try {
                         api.heartbeat(id, ticket, turn.cursor);
                     } catch (Stale stale) {
-                        turn.isOver = true;
+                        turn.isStale = true;
                     }
                     // After the first heartbeat: then a crash before it costs nothing but time.
                     consumer.commitSync(Map.of(new TopicPartition(record.topic(), record.partition()),
                         new OffsetAndMetadata(record.offset() + 1)));
-                    if (turn.isOver) continue;
-                    System.out.println(record.value() + ": turn " + header(headers, "x-delay-attempt"));
-                    beating(api, id, ticket, turn, work);
-                    if (turn.isOver) continue;
-                    System.out.println(api.finished(id, ticket));
-                    tasks--;
+                    if (turn.isStale) continue;
+                    System.out.println(record.value() + " rows: turn " + header(headers, "x-delay-attempt"));
+                    try {
+                        var became = take(api, id, ticket, turn, record.value());
+                        System.out.println(became);
+                        if (became.equals("finished")) tasks--;
+                    } catch (Stale stale) {
+                        // Another executor has it, or the task was cancelled.
+                        System.err.println("the turn is over");
+                    }
                 }
             }
         }
     }
 
-    /** Works, and sends heartbeats meanwhile. A work that fails is to be reported as `failed`; here it ends the program. */
-    static void beating(Api api, String id, String ticket, Turn turn, Work work) throws Exception {
+    /** Works on one task, sends heartbeats meanwhile, and reports. */
+    static String take(Api api, String id, String ticket, Turn turn, String value) throws Exception {
         var beats = Executors.newSingleThreadScheduledExecutor();
         long third = PERIOD.toMillis() / 3;
-        long[] heard = {System.nanoTime()};
         beats.scheduleWithFixedDelay(() -> {
             long sent = System.nanoTime();
             try {
                 api.heartbeat(id, ticket, turn.cursor);
-                heard[0] = sent;
+                turn.heard = sent;
             } catch (Stale stale) {
-                turn.isOver = true;
+                turn.isStale = true;
             } catch (Exception error) {
-                // Another executor may have it by now.
-                if (System.nanoTime() - heard[0] > PERIOD.toNanos()) turn.isOver = true;
+                // The next one may be answered.
             }
         }, third, third, TimeUnit.MILLISECONDS);
+        String outcome = "finished", error = "";
         try {
-            work.on(turn);
+            work(turn, value);
+        } catch (Stale stale) {
+            throw stale;
+        } catch (Exception failure) {
+            outcome = "failed";
+            // One line of 200 bytes at most.
+            var line = failure.toString().replaceAll("[^ -~]", "?");
+            error = line.substring(0, Math.min(200, line.length()));
         } finally {
             // A heartbeat behind the result would be stale.
             beats.shutdown();
             beats.awaitTermination(30, TimeUnit.SECONDS);
         }
+        return api.report(id, ticket, outcome, turn.cursor, error);
+    }
+
+    /**
+     * This is what you replace: it imports so many rows. The cursor says how many are done, and an earlier turn may have done some. What
+     * this turn does behind its last heartbeat is done again if it is lost, so it must do no harm to do a row twice.
+     */
+    static void work(Turn turn, String value) throws Exception {
+        int rows = Integer.parseInt(value);
+        int row = turn.cursor.isEmpty() ? 0 : Integer.parseInt(turn.cursor.replace("row:", ""));
+        System.out.println("from row " + row);
+        for (; row < rows; row++) {
+            Thread.sleep(100);
+            turn.reached("row:" + (row + 1));
+        }
     }
 
     public static void main(String[] arguments) throws Exception {
-        if (arguments.length != 3 || !List.of("http", "grpc").contains(arguments[0])) {
+        if (arguments.length < 2 || arguments.length > 3 || !List.of("http", "grpc").contains(arguments[0])) {
             System.err.println(USAGE);
             System.exit(1);
         }
         Api api = arguments[0].equals("http") ? new OverHttp() : new OverGrpc();
-        String topic = arguments[1], url = arguments[2], once = UUID.randomUUID().toString();
+        String topic = arguments[1];
+        if (arguments.length == 2) execute(api, topic, Integer.MAX_VALUE);
+        String url = arguments[2], once = UUID.randomUUID().toString();
         var called = api.createHttp(once, url, Duration.ofSeconds(2));
         var again = api.createHttp(once, url, Duration.ofSeconds(2));
         System.out.println(called.equals(again) ? "the same task" : "two tasks");
 
-        var imported = api.createKafka(UUID.randomUUID().toString(), topic, "file-7");
-        execute(api, topic, 1, turn -> {
-            // Your work stands here. It lasts longer than a heartbeat may be away.
-            long end = System.nanoTime() + PERIOD.toNanos() * 3 / 2;
-            for (int row = 0; System.nanoTime() < end && !turn.isOver; row++) {
-                turn.cursor = "row:" + row;
-                Thread.sleep(100);
-            }
-            var task = api.get(imported);
-            System.out.println(task.status + ", " + task.cursor.replaceFirst("[0-9]+$", ""));
-        });
+        // 90 rows last longer than a heartbeat may be away.
+        var imported = api.createKafka(UUID.randomUUID().toString(), topic, "90");
+        execute(api, topic, 1);
 
         for (var id : List.of(imported, called)) {
             var task = api.get(id);

@@ -1,7 +1,9 @@
 //! The Rust client of tasks, and the programs of the documents that do the same in other languages, as callers and as executors.
 
+use std::process::Command;
 use std::time::Duration;
 
+use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use waterclock::client::Message;
 use waterclock::client::tasks::{
@@ -9,7 +11,9 @@ use waterclock::client::tasks::{
     TaskFilter, TaskStatus, Tasks, TasksConfig,
 };
 
+use super::grpc::Program;
 use super::{Api, fixture, launch};
+use crate::callbacks::Service;
 use crate::clients::Client;
 use crate::support::{Endpoint, Fixture, Log, PATIENCE, Process, Rec, eventually, patience};
 
@@ -216,8 +220,8 @@ fn does_what_its_document_says(
     let told = client.run(&[words, &[&topic, &url]].concat());
     let want = [
         "the same task",
-        "file-7: turn 1",
-        "running, row:",
+        "90 rows: turn 1",
+        "from row 0",
         "finished",
         "finished 1",
         "finished 2",
@@ -255,4 +259,118 @@ fn the_java_program_of_tasks_over_http() {
 #[test]
 fn the_java_program_of_tasks_over_grpc() {
     does_what_its_document_says("tasks-java-grpc", Client::java_tasks, &["grpc"]);
+}
+
+/// How many rows the executor has said that it has done, of the turn that this is the attempt of.
+fn rows(attempt: &Value) -> u32 {
+    let cursor = attempt["cursor"].as_str().and_then(|cursor| cursor.strip_prefix("row:"));
+    cursor.map_or(0, |rows| rows.parse().expect("a number"))
+}
+
+/// Runs a program of the documents as an executor. Work that fails is reported, and work whose task was cancelled stops. The turn that
+/// follows on one whose executor was killed begins at the row that was said last.
+#[track_caller]
+fn goes_on_where_a_killed_one_came(
+    (process, topic): (&Process, &str),
+    executor: impl Fn() -> Command,
+) {
+    let api = Api::of(process);
+    let create = |rows: &str, retries: u32| -> String {
+        let task = json!({
+            "project": "shop", "group": "imports", "delay": "1s", "topic": topic, "value": rows,
+            "feedback": {"deadline": "1h", "heartbeat": "6s"}, "retry": {"count": retries, "interval": 1},
+        });
+        let (status, told) = api.answered("POST", "/v1/tasks/kafka", Some(&task));
+        assert_eq!(status, 201, "{told}");
+        told["task_id"].as_str().expect("an id").to_owned()
+    };
+    let until_rows = |id: &str, count: u32| {
+        eventually(&format!("{count} rows are done"), || {
+            let task = api.task(id);
+            let done = task["attempts"].get(0).map_or(0, rows);
+            if done >= count { Ok(()) } else { Err(task.to_string()) }
+        });
+    };
+    let first = Service::start(executor());
+    let task = api.end_of(&create("ninety", 0));
+    assert_eq!((&task["task_status"], &task["turn"]), (&json!("failed"), &json!(1)), "{task}");
+    let error = task["last"]["error"].as_str().expect("an error");
+    assert!(["ninety", "invalid digit"].iter().any(|own| error.contains(own)), "{error}");
+
+    // It would last for hours. The next task waits behind it.
+    let cancelled = create("100000", 0);
+    until_rows(&cancelled, 1);
+    assert_eq!(api.cancel(&cancelled), "stopped");
+    let long = create("90", 2);
+    first.said("90 rows: turn 1");
+    until_rows(&long, 10);
+    drop(first);
+
+    let second = Service::start(executor());
+    second.said("90 rows: turn 2");
+    let task = api.end_of(&long);
+    let attempts = task["attempts"].as_array().expect("a list");
+    assert_eq!((&task["task_status"], attempts.len()), (&json!("finished"), 2), "{task}");
+    let done = rows(&attempts[0]);
+    assert!((10..90).contains(&done), "{task}");
+    let said = second.lines.lock().iter().map(|(_, line)| line.clone()).collect::<Vec<_>>();
+    assert_eq!(said, ["90 rows: turn 2", &format!("from row {done}"), "finished"]);
+}
+
+/// The same of a program that has two ways to ask, by that of these words.
+#[track_caller]
+fn goes_on(name: &str, client: fn(&Fixture, &Process) -> Client, words: &[&str]) {
+    let fixture = fixture(name);
+    let topic = fixture.target("imports", 1);
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let client = client(&fixture, &process);
+    goes_on_where_a_killed_one_came((&process, &topic), || {
+        client.prepared(&[words, &[&topic]].concat())
+    });
+    process.stop_well();
+}
+
+#[test]
+fn the_rust_program_of_tasks_goes_on_where_a_killed_one_came() {
+    goes_on("executor-rust", Client::rust_tasks, &[]);
+}
+
+#[test]
+fn the_go_program_of_tasks_over_http_goes_on_where_a_killed_one_came() {
+    goes_on("executor-go-http", Client::go_tasks, &["http"]);
+}
+
+#[test]
+fn the_go_program_of_tasks_over_grpc_goes_on_where_a_killed_one_came() {
+    goes_on("executor-go-grpc", Client::go_tasks, &["grpc"]);
+}
+
+#[test]
+fn the_java_program_of_tasks_over_http_goes_on_where_a_killed_one_came() {
+    goes_on("executor-java-http", Client::java_tasks, &["http"]);
+}
+
+#[test]
+fn the_java_program_of_tasks_over_grpc_goes_on_where_a_killed_one_came() {
+    goes_on("executor-java-grpc", Client::java_tasks, &["grpc"]);
+}
+
+#[test]
+fn the_python_program_of_executors_goes_on_where_a_killed_one_came() {
+    let fixture = fixture("executor-python");
+    let topic = fixture.target("imports", 1);
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let program = Program::new("tasks_executor.py");
+    let executor = || {
+        let mut command = program.prepared(&process, &[&topic]);
+        command.env("BROKERS", &fixture.connection.brokers);
+        // What it has printed is read before it is killed.
+        command.env("PYTHONUNBUFFERED", "1");
+        command
+    };
+    let created = program.run(&process, &[&topic, "3"]);
+    goes_on_where_a_killed_one_came((&process, &topic), executor);
+    let task = Api::of(&process).end_of(&created[0]);
+    assert_eq!((&task["task_status"], &task["turn"]), (&json!("finished"), &json!(1)), "{task}");
+    process.stop_well();
 }
