@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 use waterclock::kafka::Connection;
 
 use crate::support::secure::{CLIENT_SECRET, PASSWORD, Secured, token, token_endpoint};
-use crate::support::tasks::{Api, task, with};
-use crate::support::{self, Endpoint, Fixture, Launch, Log, Mode, Process, acl};
-use crate::support::{eventually, free_address, patient, preload, whole};
+use crate::support::tasks::{Api, is_final, task, with};
+use crate::support::{self, Endpoint, Fixture, Launch, Log, Mode, Process, Rec, acl};
+use crate::support::{eventually, free_address, out, patient, preload, whole};
 
 /// Settings as variables of the environment.
 type Settings = Vec<(&'static str, String)>;
@@ -287,6 +287,9 @@ fn the_documented_permissions_are_enough() {
     assert_eq!(denied, 0, "something was denied: {}", process.log());
 }
 
+/// A right that is printed: the kind of resource, its name behind that of the namespace, and the operation.
+type Grant<'a> = [&'a str; 3];
+
 /// Somebody who may do what `waterclock acl print` says of some roles, and nothing else.
 struct Principal<'a> {
     secured: &'a Secured,
@@ -294,6 +297,7 @@ struct Principal<'a> {
     target: &'a str,
     name: String,
     settings: Settings,
+    printed: Value,
 }
 
 impl<'a> Principal<'a> {
@@ -315,7 +319,7 @@ impl<'a> Principal<'a> {
         let printed: Value = serde_json::from_slice(&printed.stdout).expect("JSON");
         assert_eq!(printed["notes"], json!([]), "{printed}");
         acl::grant(&secured.open, &format!("User:{name}"), &printed);
-        Self { secured, fixture, target, name, settings }
+        Self { secured, fixture, target, name, settings, printed }
     }
 
     fn launch(&self, data: &str, roles: &str) -> Launch<'a> {
@@ -335,13 +339,46 @@ impl<'a> Principal<'a> {
         waterclock(&self.secured.sasl, &self.settings, &[arguments, &namespace].concat()).0
     }
 
+    /// What a command prints that succeeds.
+    #[track_caller]
+    fn succeeds(&self, arguments: &[&str]) -> String {
+        let ended = self.does(arguments);
+        let text = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(0), "{arguments:?}: {text}");
+        String::from_utf8_lossy(&ended.stdout).into_owned()
+    }
+
     /// Takes a right away that it has.
     #[track_caller]
-    fn loses(&self, resource: &str, name: &str, pattern: &str, operation: &str) {
-        let grant = json!({
-            "resource": resource, "name": name, "pattern": pattern, "operations": [operation],
+    fn loses(&self, of: Grant<'_>) {
+        acl::deny(&self.secured.open, &format!("User:{}", self.name), &self.grant(of));
+    }
+
+    /// Gives it back.
+    #[track_caller]
+    fn gets_back(&self, of: Grant<'_>) {
+        acl::deny_no_more(&self.secured.open, &format!("User:{}", self.name), &self.grant(of));
+    }
+
+    /// One that was printed for it.
+    #[track_caller]
+    fn grant(&self, [resource, name, operation]: Grant<'_>) -> Value {
+        let name = format!("{}{name}", self.fixture.namespace());
+        let mut grants = self.printed["grants"].as_array().into_iter().flatten();
+        let found = grants.find(|of| {
+            (of["resource"].as_str(), of["name"].as_str()) == (Some(resource), Some(&*name))
         });
-        acl::deny(&self.secured.open, &format!("User:{}", self.name), &grant);
+        let found = found.unwrap_or_else(|| panic!("{resource} {name}: {}", self.printed));
+        let has = found["operations"].as_array().expect("operations").contains(&json!(operation));
+        assert!(has, "{operation}: {found}");
+        let mut grant = found.clone();
+        grant["operations"] = json!([operation]);
+        grant
+    }
+
+    /// Rights that nothing has needed.
+    fn unused(&self) -> Vec<String> {
+        self.secured.unused(&self.name, &self.printed)
     }
 
     /// Submits a record as a client does that knows nothing of waterclock but its headers.
@@ -366,8 +403,118 @@ fn regex(target: &str) -> String {
     target.replace('.', r"\.")
 }
 
+/// The ticket of the turn of a task with this value, by what its executors have been handed.
+#[track_caller]
+fn ticket(fixture: &Fixture, topic: &str, value: &str, turn: usize) -> String {
+    let mut log = Log::open(fixture, topic);
+    let of = |seen: &[Rec]| seen.iter().filter(|rec| rec.text() == value).cloned().collect();
+    log.until("it is handed over", |seen| Vec::len(&of(seen)) >= turn);
+    let handed: Vec<Rec> = of(&log.seen);
+    handed[turn - 1].header("x-delay-ticket").expect("a ticket")
+}
+
+/// Tasks of every type, reports, a retry of each kind and a follow-up, over an instance that makes no calls and has no lanes.
+#[track_caller]
+fn every_kind_of_task(
+    asked: &Api,
+    stub: &Endpoint,
+    (fixture, target): (&Fixture, &str),
+    host: &str,
+) {
+    let post = |id: &str, what: &str, body: Option<&Value>| {
+        let (status, told) = asked.answered("POST", &format!("/v1/tasks/{id}{what}"), body);
+        assert_eq!(status, 200, "{id}{what}: {told}");
+        told
+    };
+    let cancelled = asked.create(&task("shop", stub, "/ok", "1h"));
+    assert_eq!(asked.cancel(&cancelled), "cancelled");
+    let retried = with(
+        task("shop", stub, "/fail?n=2", "1s"),
+        json!({ "retry": { "count": 1, "interval": 1 } }),
+    );
+    let failed = asked.create(&retried);
+    assert_eq!(asked.end_of(&failed)["task_status"], "failed");
+    let (status, told) = asked.answered("PUT", "/v1/projects/shop", Some(&json!({})));
+    assert_eq!(status, 200, "{told}");
+    // Its payload stands in the dead letter.
+    post(&failed, ":retry", None);
+    eventually("it is finished", || {
+        let task = asked.task(&failed);
+        if task["task_status"] == "finished" { Ok(()) } else { Err(task.to_string()) }
+    });
+
+    let rest = json!({"project": "shop", "group": "g", "delay": "1s"});
+    let kafka = with(rest.clone(), json!({"type": "kafka", "topic": target, "value": "task"}));
+    let more = json!({
+        "value": "reported", "feedback": {"deadline": "1h"}, "retry": {"count": 1, "interval": 1}, "on_result": {"topic": target},
+    });
+    let grpc = json!({
+        "type": "grpc", "host": host, "service": "grpc.health.v1.Health", "method": "Check", "format": "json", "body": {},
+    });
+    let ids = asked.create_all(vec![kafka.clone(), with(rest, grpc), with(kafka, more)]);
+    for id in &ids[..2] {
+        let ended = asked.end_of(id);
+        assert_eq!(ended["task_status"], "finished", "{ended}");
+    }
+    // What a worker holds.
+    let slow = with(task("shop", stub, "/slow?ms=4000", "0s"), json!({"body": "held"}));
+    let held = asked.create(&slow);
+    let path = format!("/v1/tasks/{held}?payload=1");
+    eventually("its call is open", || match asked.answered("GET", &path, None).1 {
+        told if told["task_status"] == "running" && told["payload"]["body"] == "held" => Ok(()),
+        told => Err(told.to_string()),
+    });
+    assert_eq!(asked.end_of(&held)["task_status"], "finished");
+    // The next turn has what the first one had, and that stands in a tier.
+    let reported = &ids[2];
+    let say = |turn: usize, more: Value| {
+        with(json!({"ticket": ticket(fixture, target, "reported", turn)}), more)
+    };
+    post(reported, "/heartbeat", Some(&say(1, json!({"cursor": "row:7"}))));
+    let told = post(reported, "/result", Some(&say(1, json!({"outcome": "failed"}))));
+    assert_eq!(told["outcome"], "retrying");
+    let (_, told) = asked.answered("GET", &format!("/v1/tasks/{reported}?payload=1"), None);
+    assert_eq!(told["payload"]["body"], "reported", "{told}");
+    let told = post(reported, "/result", Some(&say(2, json!({"outcome": "finished"}))));
+    assert_eq!(told["outcome"], "finished");
+    let follow_up = asked.end_of(reported)["follow_up"].as_str().expect("an id").to_owned();
+    assert_eq!(asked.end_of(&follow_up)["task_status"], "finished");
+    let says_so = |rec: &Rec| rec.text().contains(&format!("\"{reported}\""));
+    Log::open(fixture, target).until("it is told how it ended", |seen| seen.iter().any(says_so));
+}
+
+/// Commands that ask Kafka, and those that find an instance there.
+#[track_caller]
+fn every_kind_of_command(cli: &Principal<'_>, stub: &Endpoint) {
+    let url = stub.url("/ok");
+    let create = ["task", "create", "http", "--project", "shop", "--group", "g", "--in", "1h"];
+    let created = cli.succeeds(&[&create[..], &["--url", &url, "--json"]].concat());
+    let created: Value = serde_json::from_str(&created).expect("JSON");
+    let id = created["task_id"].as_str().expect("an id");
+    for command in [
+        &["task", "get", id, "--payload"][..],
+        &["task", "history", id],
+        &["task", "list", "--project", "shop"],
+        &["task", "retry", id],
+        &["project", "put", "shop", "--max-pending", "100000"],
+        &["project", "pause", "shop"],
+        &["project", "resume", "shop"],
+        &["project", "get", "shop"],
+        &["project", "stats", "shop"],
+        &["service", "put", "shop", "billing", "--address", &url],
+        &["target", "get", cli.target],
+        &["members"],
+        &["dead", "list"],
+        &["topics", "check"],
+    ] {
+        cli.succeeds(command);
+    }
+    let nobody = cli.does(&["cancel", "nobody", "--key", "k", "--wait", "20s"]);
+    assert_eq!(nobody.status.code(), Some(1), "{}", String::from_utf8_lossy(&nobody.stderr));
+}
+
 /// Timers, tasks, a cancel, a rebalance and a restart, over TLS and SCRAM, by instances of each role that have the rights of their
-/// roles only; and what comes of it when one of these is missing.
+/// roles only; all of these rights are needed, and what comes of it when one of them is missing.
 #[test]
 fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
     let secured = Secured::shared();
@@ -376,9 +523,12 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
     let namespace = fixture.namespace();
     let target = fixture.target("out", 1);
     let of = (&*secured, &fixture, target.as_str());
+    secured.log_what_is_allowed();
     let lanes = Principal::with_roles(of, "lanes");
     let worker = Principal::with_roles(of, "worker");
-    let api = Principal::with_roles(of, "worker,api");
+    // The role `api` does not run alone.
+    let (api, of_lanes) =
+        (Principal::with_roles(of, "worker,api"), Principal::with_roles(of, "lanes,api"));
     let producer = Principal::with_roles(of, "producer");
     let cli = Principal::with_roles(of, "cli");
     let below = format!("{namespace}.below");
@@ -397,42 +547,25 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
     let sent = cli.does(&["send", "--target", &target, "--in", "3s", "--key", "k", "by command"]);
     assert_eq!(sent.status.code(), Some(0), "{}", String::from_utf8_lossy(&sent.stderr));
     assert_eq!(Log::open(&fixture, &target).count(2).len(), 2);
-    let cancelled = asked.create(&task("shop", &stub, "/ok", "1h"));
-    assert_eq!(asked.cancel(&cancelled), "cancelled");
-    let retried = with(
-        task("shop", &stub, "/fail?n=9", "1s"),
-        json!({ "retry": { "count": 1, "interval": 1 } }),
-    );
-    let failed = asked.create(&retried);
-    assert_eq!(asked.end_of(&failed)["task_status"], "failed");
-    let (status, told) = asked.answered("PUT", "/v1/projects/shop", Some(&json!({})));
-    assert_eq!(status, 200, "{told}");
-    // Its payload stands in the dead letter.
-    let (status, told) = asked.answered("POST", &format!("/v1/tasks/{failed}:retry"), None);
-    assert_eq!(status, 200, "{told}");
+    let host = processes[2].address().expect("it serves");
+    every_kind_of_task(&asked, &stub, (&fixture, &target), &host);
+    every_kind_of_command(&cli, &stub);
 
     // A second owner of lanes, and then the first one again, after it was killed.
-    processes.push(lanes.launch("d", "lanes").start());
+    processes.push(of_lanes.launch("d", "lanes,api").start());
+    let by_lanes = Api::of(&processes[3]);
     eventually("the lanes are shared", || match (processes[0].lanes(), processes[3].lanes()) {
         (1, 1) => Ok(()),
         other => Err(format!("{other:?}")),
     });
     processes[0].kill();
     processes[0] = lanes.launch("a", "lanes").start();
-    let tasks = asked.create_all(vec![task("shop", &stub, "/ok", "1s"); 8]);
-    for id in &tasks {
-        assert_eq!(asked.end_of(id)["task_status"], "finished");
-    }
-    let kafka = json!({
-        "type": "kafka", "project": "shop", "group": "g", "delay": "1s", "topic": target, "value": "task",
-    });
-    let id = asked.create_all(vec![kafka]);
-    assert_eq!(asked.end_of(&id[0])["task_status"], "finished");
-    let nobody = ["cancel", "nobody", "--key", "k", "--wait", "20s"];
-    for (command, want) in [(&["dead", "list"][..], 0), (&["topics", "check"], 0), (&nobody, 1)] {
-        let said = cli.does(command);
-        let text = String::from_utf8_lossy(&said.stderr);
-        assert_eq!(said.status.code(), Some(want), "{command:?}: {text}");
+    for api in [&asked, &by_lanes] {
+        for id in api.create_all(vec![task("shop", &stub, "/ok", "1s"); 8]) {
+            assert_eq!(api.end_of(&id)["task_status"], "finished");
+        }
+        let (status, told) = api.answered("PUT", "/v1/projects/shop", Some(&json!({})));
+        assert_eq!(status, 200, "{told}");
     }
     // Done records are deleted, too.
     let intake = fixture.names.intake();
@@ -440,32 +573,108 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
         0 => Ok(()),
         left => Err(format!("{left} are left")),
     });
-    for of in [&lanes, &worker, &api, &producer, &cli, &admin] {
+    // What no lane wrote is a dead letter, of each worker.
+    let (forger, tasks) = (fixture.producer(), fixture.names.tasks());
+    for partition in 0..2 {
+        forger.send_one(&tasks, &out("forged").at(partition));
+    }
+    Log::open(&fixture, &fixture.names.dead()).until("both are dead letters", |seen| {
+        seen.iter().filter(|rec| rec.text() == "forged").count() == 2
+    });
+    let everybody = [&lanes, &worker, &api, &of_lanes, &producer, &cli, &admin];
+    for of in everybody {
         assert_eq!(secured.denied(&of.name), [""; 0], "{}", of.name);
     }
-
-    // Without one of them something does not work.
-    api.loses("topic", &intake, "literal", "Write");
-    let refused =
-        || match asked.ask("POST", "/v1/tasks/http", Some(&task("shop", &stub, "/ok", "1h"))) {
-            (201, told) => Err(told.to_string()),
-            _ => Ok(()),
-        };
-    eventually("a create is refused without Write on the intake", refused);
-    cli.loses("topic", &format!("{namespace}.dead"), "literal", "Read");
-    assert_ne!(cli.does(&["dead", "list"]).status.code(), Some(0));
-    cli.loses("topic", &target, "literal", "Describe");
-    let sent = cli.does(&["send", "--target", &target, "--in", "1s", "x"]);
-    assert!(String::from_utf8_lossy(&sent.stderr).contains("target_missing"), "{sent:?}");
-    // The third one was to be refused.
-    for (nth, mut process) in processes.into_iter().enumerate() {
-        process.stop_well();
+    for process in &processes {
         let log = process.log();
         let said: Vec<&str> = log.lines().filter(|line| line.contains("uthoriz")).collect();
-        assert!(said.is_empty() || nth == 2, "{said:#?}");
+        assert!(said.is_empty(), "{said:#?}");
     }
-    lanes.loses("transactional-id", &format!("{namespace}/"), "prefixed", "Write");
-    let mut process = lanes.launch("a", "lanes").spawn();
-    assert_eq!(process.wait(patient(Duration::from_secs(60))), Some(70), "{}", process.log());
-    assert!(!secured.denied(&lanes.name).is_empty());
+
+    // These rights and no others: each is needed by something. What these two commands say is no matter.
+    processes[3].stop_well();
+    processes[1].stop_well();
+    let index = fixture.path("d").display().to_string();
+    cli.does(&["index", "verify", "--data-dir", &index]);
+    waterclock(&secured.sasl, &admin.settings, &["doctor", "--namespace", &below]);
+    for of in everybody.into_iter().filter(|of| of.name != of_lanes.name) {
+        assert_eq!(of.unused(), [""; 0], "{} does not need them", of.name);
+    }
+
+    // Without one of them something does not work, and it goes on with it.
+    #[rustfmt::skip]
+    let rights = [
+        (&api,   ["topic", ".tasks", "Read"],     0),
+        (&api,   ["topic", ".results", "Write"],  0),
+        (&api,   ["group", "-workers", "Read"],   0),
+        (&lanes, ["topic", ".delay.", "Read"],    4),
+        (&lanes, ["topic", ".intake", "Read"],    0),
+        (&lanes, ["topic", ".tasks", "Write"],    0),
+        (&lanes, ["topic", ".timers", "Write"],   0),
+        (&lanes, ["group", "", "Read"],           0),
+    ];
+    for (who, right, delay) in rights {
+        is_held_up_without(who, right, (&asked, &stub, delay));
+    }
+    // A lane that may not write to its tiers holds the record, and has it called in time.
+    let before = secured.denied(&lanes.name).len();
+    lanes.loses(["topic", ".delay.", "Write"]);
+    let id = asked.create(&task("shop", &stub, "/ok", "4s"));
+    eventually("the hop is refused", || match secured.denied(&lanes.name).len() {
+        now if now > before => Ok(()),
+        now => Err(format!("{now}")),
+    });
+    assert_eq!(asked.end_of(&id)["task_status"], "finished");
+    lanes.gets_back(["topic", ".delay.", "Write"]);
+    let refused = |what: &str, method: &str, path: &str, body: &Value| {
+        eventually(what, || match asked.ask(method, path, Some(body)) {
+            (200 | 201, told) => Err(told.to_string()),
+            _ => Ok(()),
+        });
+    };
+    api.loses(["topic", ".intake", "Write"]);
+    let create = task("shop", &stub, "/ok", "1h");
+    refused("a create is refused without Write on the intake", "POST", "/v1/tasks/http", &create);
+    api.loses(["topic", ".meta", "Write"]);
+    let project = "/v1/projects/shop";
+    refused("a change is refused without Write on meta", "PUT", project, &json!({}));
+    cli.loses(["topic", ".dead", "Read"]);
+    assert_ne!(cli.does(&["dead", "list"]).status.code(), Some(0));
+    cli.loses(["topic", "-out", "Describe"]);
+    let sent = cli.does(&["send", "--target", &target, "--in", "1s", "x"]);
+    assert!(String::from_utf8_lossy(&sent.stderr).contains("target_missing"), "{sent:?}");
+    cli.loses(["topic", ".meta", "Read"]);
+    assert_ne!(cli.does(&["task", "list", "--project", "shop"]).status.code(), Some(0));
+    drop(processes);
+    for (who, data, role) in [(&lanes, "a", "lanes"), (&worker, "b", "worker")] {
+        who.loses(["transactional-id", "/", "Write"]);
+        let mut process = who.launch(data, role).spawn();
+        assert_eq!(process.wait(patient(Duration::from_secs(60))), Some(70), "{}", process.log());
+        assert!(!secured.denied(&who.name).is_empty());
+    }
+}
+
+/// Takes a right away, has a task created that is due in so many seconds, and gives the right back once the broker has refused
+/// what needs it. The task is not finished before, and it is after that.
+#[track_caller]
+fn is_held_up_without(who: &Principal<'_>, right: Grant<'_>, of: (&Api, &Endpoint, u64)) {
+    let (asked, stub, delay) = of;
+    let denied = || who.secured.denied(&who.name).len();
+    let before = denied();
+    who.loses(right);
+    let id = asked.create(&task("shop", stub, "/ok", &format!("{delay}s")));
+    let until = Instant::now() + Duration::from_secs(delay + 2);
+    eventually(&format!("{right:?} is missed"), || {
+        if denied() > before { Ok(()) } else { Err("nothing was refused".to_owned()) }
+    });
+    std::thread::sleep(until.saturating_duration_since(Instant::now()));
+    // Its lane may have no owner now.
+    let look = || asked.ask("GET", &format!("/v1/tasks/{id}"), None).1;
+    let seen = look();
+    who.gets_back(right);
+    assert!(!is_final(&seen), "without {right:?}: {seen}");
+    eventually(&format!("with {right:?} it goes on"), || match look() {
+        seen if seen["task_status"] == "finished" => Ok(()),
+        seen => Err(seen.to_string()),
+    });
 }

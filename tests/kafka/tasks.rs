@@ -6,6 +6,7 @@ mod client;
 mod commands;
 mod crashes;
 mod deleted;
+mod described;
 mod feedback;
 mod follow_ups;
 mod forged;

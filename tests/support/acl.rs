@@ -28,6 +28,7 @@ pub enum Right {
 }
 
 const CREATE_ACLS: i16 = 30;
+const DELETE_ACLS: i16 = 31;
 const TOPIC: u8 = 2;
 const GROUP: u8 = 3;
 const TRANSACTIONAL_ID: u8 = 5;
@@ -67,8 +68,26 @@ pub fn deny(brokers: &str, principal: &str, grant: &Value) {
     change(brokers, principal, DENY, std::slice::from_ref(grant));
 }
 
+/// Takes back that a principal was [denied](deny) a right.
+#[track_caller]
+pub fn deny_no_more(brokers: &str, principal: &str, grant: &Value) {
+    let rules = rules(std::slice::from_ref(grant));
+    delete(brokers, principal, DENY, &borrowed(&rules));
+}
+
 #[track_caller]
 fn change(brokers: &str, principal: &str, permission: u8, grants: &[Value]) {
+    let rules = rules(grants);
+    create(brokers, principal, permission, &borrowed(&rules));
+}
+
+fn borrowed(rules: &[(u8, String, u8, u8)]) -> Vec<Rule<'_>> {
+    rules.iter().map(|(a, name, b, c)| (*a, name.as_str(), *b, *c)).collect()
+}
+
+/// One for each operation of each grant.
+#[track_caller]
+fn rules(grants: &[Value]) -> Vec<(u8, String, u8, u8)> {
     let text = |of: &Value| of.as_str().expect("text").to_owned();
     let mut each = Vec::new();
     for grant in grants {
@@ -93,8 +112,7 @@ fn change(brokers: &str, principal: &str, permission: u8, grants: &[Value]) {
         }
     }
     assert!(!each.is_empty());
-    let each: Vec<_> = each.iter().map(|(a, name, b, c)| (*a, name.as_str(), *b, *c)).collect();
-    create(brokers, principal, permission, &each);
+    each
 }
 
 /// Kind, name, pattern and operation, as Kafka numbers them.
@@ -102,8 +120,35 @@ type Rule<'a> = (u8, &'a str, u8, u8);
 
 #[track_caller]
 fn create(addresses: &str, principal: &str, permission: u8, rules: &[Rule<'_>]) {
+    let mut rest = ask(addresses, CREATE_ACLS, principal, permission, rules);
+    // A code and a message for each.
+    for rule in rules {
+        let code = short(&mut rest);
+        assert_ne!(
+            code, SECURITY_DISABLED,
+            "the cluster has no authorizer; scripts/kafka start has"
+        );
+        assert_eq!(code, 0, "{rule:?} for {principal}");
+        skip_text(&mut rest);
+    }
+}
+
+#[track_caller]
+fn delete(addresses: &str, principal: &str, permission: u8, rules: &[Rule<'_>]) {
+    let mut rest = ask(addresses, DELETE_ACLS, principal, permission, rules);
+    // A code, a message and what was deleted, which is not read on: so there is one.
+    assert_eq!(rules.len(), 1);
+    assert_eq!(short(&mut rest), 0, "{rules:?} for {principal}");
+    skip_text(&mut rest);
+    let count = i32::from_be_bytes(rest[..4].try_into().expect("a count"));
+    assert_eq!(count, 1, "{rules:?} for {principal} was there");
+}
+
+/// Sends rules, or filters of rules, which look the same; gives the answer behind its count.
+#[track_caller]
+fn ask(addresses: &str, what: i16, principal: &str, permission: u8, rules: &[Rule<'_>]) -> Vec<u8> {
     let mut body = Vec::new();
-    body.extend(CREATE_ACLS.to_be_bytes());
+    body.extend(what.to_be_bytes());
     body.extend(1_i16.to_be_bytes());
     body.extend(7_i32.to_be_bytes());
     put(&mut body, "test");
@@ -124,18 +169,19 @@ fn create(addresses: &str, principal: &str, permission: u8, rules: &[Rule<'_>]) 
     broker.read_exact(&mut length).expect("an answer");
     let mut answer = vec![0; i32::from_be_bytes(length) as usize];
     broker.read_exact(&mut answer).expect("the whole answer");
-    // Correlation, throttle, count; then a code and a message for each.
-    let mut rest = &answer[12..];
-    for rule in rules {
-        let code = i16::from_be_bytes([rest[0], rest[1]]);
-        assert_ne!(
-            code, SECURITY_DISABLED,
-            "the cluster has no authorizer; scripts/kafka start has"
-        );
-        assert_eq!(code, 0, "{rule:?} for {principal}");
-        let message = i16::from_be_bytes([rest[2], rest[3]]).max(0) as usize;
-        rest = &rest[4 + message..];
-    }
+    // Behind correlation, throttle and count.
+    answer.split_off(12)
+}
+
+fn short(rest: &mut Vec<u8>) -> i16 {
+    let number = rest.drain(..2).collect::<Vec<_>>();
+    i16::from_be_bytes([number[0], number[1]])
+}
+
+/// One that may be null.
+fn skip_text(rest: &mut Vec<u8>) {
+    let length = short(rest).max(0) as usize;
+    rest.drain(..length);
 }
 
 fn put(body: &mut Vec<u8>, text: &str) {

@@ -1,5 +1,6 @@
 //! A Kafka of its own with listeners that are not open to everybody, beside the open one of `scripts/kafka`.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
+use serde_json::Value;
 
 use super::{free_address, variable};
 
@@ -97,9 +99,53 @@ impl Secured {
         self.tool("kafka.admin.ConfigCommand", &add);
     }
 
+    /// From now on the broker's log has the rights that users had and needed, too.
+    #[track_caller]
+    pub fn log_what_is_allowed(&self) {
+        let logger = ["--entity-type", "broker-loggers", "--entity-name", "1"];
+        let level = ["--alter", "--add-config", "kafka.authorizer.logger=DEBUG"];
+        self.tool("kafka.admin.ConfigCommand", &[&level[..], &logger].concat());
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.join("node-1/log")).expect("a log")
+    }
+
+    /// Rights of a user, as `waterclock acl print --json` has them, that nothing has needed since
+    /// [`log_what_is_allowed`](Self::log_what_is_allowed).
+    pub fn unused(&self, user: &str, printed: &Value) -> Vec<String> {
+        let (of_user, log) =
+            (format!("Principal = User:{user} is Allowed operation = "), self.log());
+        let used: BTreeSet<&str> = log
+            .lines()
+            .filter_map(|line| line.split_once(&of_user).map(|(_, rest)| rest))
+            .collect();
+        let text = |of: &Value| of.as_str().expect("text").to_owned();
+        let mut unused = Vec::new();
+        for grant in printed["grants"].as_array().expect("grants") {
+            let [resource, name, pattern] =
+                ["resource", "name", "pattern"].map(|of| text(&grant[of]));
+            for operation in grant["operations"].as_array().expect("operations").iter().map(text) {
+                let as_logged =
+                    operation.replace("DescribeConfigs", "Describe_Configs").to_uppercase();
+                let rule = format!(
+                    "acl=StandardAcl[resourceType={}, resourceName={name}, patternType={}, principal=User:{user}, host=*, operation={as_logged},",
+                    resource.replace('-', "_").to_uppercase(),
+                    pattern.to_uppercase(),
+                );
+                // Not for what it implies, such as Describe.
+                let asked = format!("{as_logged} from host");
+                if !used.iter().any(|line| line.starts_with(&asked) && line.contains(&rule)) {
+                    unused.push(format!("{resource} {name}: {operation}"));
+                }
+            }
+        }
+        unused
+    }
+
     /// What the broker has denied a user, as its log has it.
     pub fn denied(&self, user: &str) -> Vec<String> {
-        let log = std::fs::read_to_string(self.dir.join("node-1/log")).expect("a log");
+        let log = self.log();
         let of_user = format!("Principal = User:{user} is Denied");
         log.lines().filter(|line| line.contains(&of_user)).map(str::to_owned).collect()
     }

@@ -1,5 +1,6 @@
 //! Tokens of processes that run: who may ask, and what a change of the file does.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::time::Duration;
@@ -9,19 +10,26 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use openssl::pkey::{PKey, Private};
 use openssl::sign::Signer;
 use serde_json::{Value, json};
+use waterclock::engine::task::id::TaskId;
 
-use super::{Api, command, fixture, task};
-use crate::support::{Endpoint, Fixture, Mode, Process, eventually, now_ms, waterclock};
+use super::{Api, LANES, command, fixture, task, with};
+use crate::support::{Endpoint, Fixture, Log, Mode, Process, eventually, now_ms, waterclock};
 
 /// A token, and the lines of the configuration that let its holder in.
-struct Token {
-    text: String,
+pub(super) struct Token {
+    pub(super) text: String,
     lines: String,
 }
 
-/// As `waterclock token` makes it.
+/// One of all projects, as `waterclock token` makes it.
 fn token(name: &str) -> Token {
-    let made = waterclock().args(["token", name, "--all", "--role", "write", "--json"]).output();
+    token_of(name, "*", "write")
+}
+
+/// One of this project, or of all (`*`), with this role.
+pub(super) fn token_of(name: &str, project: &str, role: &str) -> Token {
+    let words = ["token", name, "--project", project, "--role", role, "--json"];
+    let made = waterclock().args(words).output();
     let made: Value = serde_json::from_slice(&made.expect("it runs").stdout).expect("JSON");
     let lines = format!(
         "[[api.tokens]]\nname = {}\nsha256 = {}\nrole = {}\nprojects = {}\n",
@@ -37,7 +45,7 @@ fn file(tokens: &[&Token]) -> String {
 }
 
 #[track_caller]
-fn start(fixture: &Fixture, data: &str, tokens: &[&Token]) -> Process {
+pub(super) fn start(fixture: &Fixture, data: &str, tokens: &[&Token]) -> Process {
     let launch = fixture.launch(Mode::ExactlyOnce).data(data).config(&file(tokens));
     launch.arg("--roles").arg("lanes,worker,api").start()
 }
@@ -100,6 +108,129 @@ fn a_started_process_lets_the_holders_of_its_tokens_in_and_follows_its_file() {
     assert_eq!(answers(&a, &stub, all), [bad.clone(), none.clone(), json!(201)]);
     assert_eq!(answers(&b, &stub, all), [json!(201), none, bad]);
     cancel_over_both([(&a, &other), (&b, &one)], &stub);
+    b.stop_well();
+    a.stop_well();
+}
+
+/// Waits until two instances have the half of all lanes each, and says the lanes of each by its address.
+#[track_caller]
+fn lanes_of(fixture: &Fixture) -> BTreeMap<String, Vec<u16>> {
+    eventually("the lanes are shared, and all know of it", || {
+        let mut members = waterclock();
+        members.args(["members", "--json", "--brokers", &fixture.connection.brokers]);
+        let told = members.args(["--namespace", fixture.namespace()]).output().expect("it runs");
+        let told = String::from_utf8_lossy(&told.stdout).into_owned();
+        let mut found = BTreeMap::new();
+        for line in told.lines() {
+            let member: Value = serde_json::from_str(line).expect("JSON");
+            let lanes = member["lanes"].as_array().into_iter().flatten();
+            let lanes: Vec<u16> = lanes.filter_map(Value::as_u64).map(|lane| lane as u16).collect();
+            found.insert(member["address"].as_str().expect("an address").to_owned(), lanes);
+        }
+        let is_half = |lanes: &Vec<u16>| lanes.len() == usize::from(LANES) / 2;
+        if found.len() == 2 && found.values().all(is_half) { Ok(found) } else { Err(told) }
+    })
+}
+
+/// Tasks of the project `bank`: one for each instance that has its lane, by its address.
+#[track_caller]
+fn one_in_each(api: &Api, of: &BTreeMap<String, Vec<u16>>, more: Value) -> Vec<(String, String)> {
+    let one = with(json!({"type": "kafka", "project": "bank", "group": "g"}), more);
+    let ids = api.create_all(vec![one; 16]);
+    let lane = |id: &String| TaskId::parse(id).expect("an id").lane_of(LANES).0;
+    let first = |(address, lanes): (&String, &Vec<u16>)| {
+        let found = ids.iter().find(|id| lanes.contains(&lane(id)));
+        (address.clone(), found.expect("one of 16").clone())
+    };
+    of.iter().map(first).collect()
+}
+
+/// The owner of a task's lane answers, or asks another instance that does: who may not know of the task hears the same from both.
+#[test]
+fn a_task_of_another_project_is_not_there_at_the_owner_of_its_lane_and_elsewhere() {
+    const NONE: &str = "0123456789abcdef0123456789abcdef";
+    let fixture = fixture("tasks-foreign");
+    let topic = fixture.target("work", 1);
+    let (shop, chief) = (token_of("shop", "shop", "write"), token_of("chief", "shop", "admin"));
+    let bank = token_of("bank", "bank", "write");
+    let tokens = [&shop, &chief, &bank];
+    let (mut a, mut b) = (start(&fixture, "a", &tokens), start(&fixture, "b", &tokens));
+    let lanes = lanes_of(&fixture);
+    let of_bank = [&a, &b].map(|process| Api::of_holder(process, &bank.text));
+    let waiting = json!({"delay": "1h", "topic": topic, "value": "v"});
+    let running =
+        json!({"delay": "0s", "topic": topic, "value": "v", "feedback": {"deadline": "1h"}});
+    let waiting = one_in_each(&of_bank[0], &lanes, waiting);
+    let running = one_in_each(&of_bank[0], &lanes, running);
+    let mut log = Log::open(&fixture, &topic);
+    let handed: BTreeMap<String, String> = log
+        .count(16)
+        .iter()
+        .map(|rec| {
+            let header = |name: &str| rec.header(name).unwrap_or_else(|| panic!("{name}: {rec:?}"));
+            (header("x-delay-id"), header("x-delay-ticket"))
+        })
+        .collect();
+    let ids: Vec<&String> = waiting.iter().chain(&running).map(|(_, id)| id).collect();
+    let all = |api: &Api| ids.iter().map(|id| api.task(id)).collect::<Vec<_>>();
+    let before = all(&of_bank[0]);
+
+    for process in [&a, &b] {
+        for token in [&shop, &chief] {
+            let api = Api::of_holder(process, &token.text);
+            for id in &ids {
+                let ticket = handed.get(*id).unwrap_or_else(|| &handed[&running[0].1]);
+                let say = json!({ "ticket": ticket });
+                let result = with(say.clone(), json!({"outcome": "finished"}));
+                #[rustfmt::skip]
+                let requests = [
+                    ("GET",    "",             None),
+                    ("GET",    "?payload=1",   None),
+                    ("DELETE", "?wait=5s",     None),
+                    ("POST",   ":retry",       None),
+                    ("POST",   "/result",      Some(&result)),
+                    ("POST",   "/heartbeat",   Some(&say)),
+                ];
+                for (method, end, body) in requests {
+                    let path = |id: &str| format!("/v1/tasks/{id}{end}");
+                    let told = api.answered(method, &path(id), body);
+                    // A ticket says of which task it is: one of another is refused whether there is such a task or not.
+                    let is_forged = body.is_some() && !handed.contains_key(*id);
+                    let want =
+                        if is_forged { (403, "wrong_ticket") } else { (404, "unknown_task") };
+                    let who = (&token.lines, process.address(), &lanes);
+                    let is_so = (told.0, told.1["code"].as_str()) == (want.0, Some(want.1));
+                    assert!(is_so, "{method} {} by {who:?}: {told:?}", path(id));
+                    if body.is_none() || is_forged {
+                        assert_eq!(told, api.answered(method, &path(NONE), body), "as of none");
+                    }
+                }
+            }
+            let (status, listed) = api.answered("GET", "/v1/tasks", None);
+            assert_eq!((status, &listed["tasks"]), (200, &json!([])), "{listed}");
+            let (status, told) = api.answered("GET", "/v1/tasks?project=bank", None);
+            assert_eq!((status, &told["code"]), (404, &json!("unknown_project")), "{told}");
+        }
+    }
+
+    // They are as they were, at both, and go on.
+    for api in &of_bank {
+        assert_eq!(all(api), before);
+    }
+    for (_, id) in &waiting {
+        assert_eq!(of_bank[0].cancel(id), "cancelled");
+    }
+    for (_, id) in &running {
+        let say = json!({"ticket": handed[id], "cursor": "row:7"});
+        let (status, told) =
+            of_bank[1].answered("POST", &format!("/v1/tasks/{id}/heartbeat"), Some(&say));
+        assert_eq!(status, 200, "{told}");
+        let say = json!({"ticket": handed[id], "outcome": "finished"});
+        let told = of_bank[0].answered("POST", &format!("/v1/tasks/{id}/result"), Some(&say));
+        assert_eq!(told, (200, json!({"outcome": "finished"})));
+        let ended = of_bank[1].task(id);
+        assert_eq!((&ended["task_status"], &ended["turn"]), (&json!("finished"), &json!(1)));
+    }
     b.stop_well();
     a.stop_well();
 }

@@ -5,11 +5,15 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::super::{Api, LANES, launch, task, with};
+use super::super::{Api, LANES, launch, put_service, task, with};
 use super::with_longer_tiers;
 use crate::support::{Endpoint, eventually_within, now_ms, patient};
 
 const FAST: usize = 150;
+
+/// Tasks that are all overdue at once, and the calls that their service allows in a second.
+const BACKLOG: usize = 20_000;
+const BACKLOG_RATE: usize = 50;
 
 /// How late the calls of a fast project began, in milliseconds: all but one of a hundred were quicker.
 fn p99(api: &Api, stub: &Endpoint, project: &str) -> u64 {
@@ -107,4 +111,38 @@ fn sixty_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
 #[test]
 fn five_hundred_tasks_of_a_mebibyte_that_hang_do_not_hold_up_a_fast_project() {
     beside_large("tasks-larger", 500);
+}
+
+#[test]
+#[ignore = "takes seven minutes: scripts/test --all"]
+fn a_backlog_of_twenty_thousand_is_called_at_its_rate_and_put_off_six_times_at_most() {
+    let fixture = with_longer_tiers("tasks-backlog");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    put_service(&api, "shop", "billing", &json!({"address": stub.url(""), "rate": BACKLOG_RATE}));
+    let due = now_ms() + 20_000;
+    let one = json!({
+        "project": "shop", "group": "g", "trigger_at": due, "service": "billing", "path": "/ok",
+    });
+    for _ in 0..BACKLOG / 1_000 {
+        api.create_all(vec![one.clone(); 1_000]);
+    }
+    let most = Duration::from_secs(600);
+    eventually_within(most, "all are called", || {
+        let begun = stub.begun();
+        if begun >= BACKLOG { Ok(()) } else { Err(format!("{begun} calls")) }
+    });
+    let put_offs = process.metric("waterclock_tasks_put_off_total") / BACKLOG as f64;
+    let mut calls: Vec<u64> = stub.calls().iter().map(|call| call.began).collect();
+    calls.sort_unstable();
+    assert_eq!(calls.len(), BACKLOG, "each once");
+    let took = (calls[BACKLOG - 1] - due) as usize;
+    let of_rate = BACKLOG * 1_000 / BACKLOG_RATE;
+    println!("{BACKLOG} calls in {took} ms, {of_rate} at the rate; {put_offs:.2} put-offs of each");
+    assert!(calls[0] >= due && took <= of_rate * 11 / 10, "{took} ms for {of_rate}");
+    assert!(put_offs <= 6.0, "{put_offs} put-offs of each");
+    let behind = |at: usize| calls[at..].partition_point(|call| *call < calls[at] + 10_000);
+    let most = (0..BACKLOG).map(behind).max().expect("calls");
+    assert!(most <= 11 * BACKLOG_RATE, "{most} calls in 10 s");
+    process.stop_well();
 }
