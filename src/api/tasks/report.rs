@@ -70,11 +70,9 @@ async fn take_of_admin(
     result: &TaskResult,
 ) -> Result<Taken, Problem> {
     // Who forgot his ticket is to learn that.
-    if caller.may(Role::Write).is_ok() && caller.may(Role::Admin).is_err() {
-        let detail = "a report needs the ticket of its turn; without one the role admin may report";
-        return Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail));
-    }
-    caller.may(Role::Admin)?;
+    let detail = "a report needs the ticket of its turn, which goes with the role write; without one the role admin may report";
+    let denied = |_| Problem::new(StatusCode::FORBIDDEN, "role_denied", detail);
+    caller.may(Role::Admin).map_err(denied)?;
     tasks.desk.in_force()?;
     is_of_caller(tasks, caller, id).await?;
     let ticket = within(LIST_MAX, tasks.desk.last_ticket(id)).await??;
