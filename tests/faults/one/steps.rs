@@ -373,7 +373,11 @@ fn turns(seen: &[Rec]) -> BTreeMap<(String, u32), usize> {
     let mut found = BTreeMap::new();
     let is_turn = |rec: &&Rec| {
         let result = rec.header("x-delay-result").unwrap_or_default();
-        rec.header("x-delay-action").is_none() && !result.contains(r#""outcome":"started""#)
+        // A worker that reads a cancel behind a turn that was reported by the one before says that it has nothing of it: that is
+        // no result, and has no specification.
+        rec.header("x-delay-action").is_none()
+            && rec.header("x-delay-task").is_some()
+            && !result.contains(r#""outcome":"started""#)
     };
     for rec in seen.iter().filter(is_turn) {
         let id = rec.header("x-delay-id").expect("an id");
