@@ -633,7 +633,7 @@ impl LaneEngine {
         result: TaskResult,
     ) {
         let number = next.progress().attempts;
-        // How far it came was said before, maybe in an earlier turn: whoever takes the lane over has it from here.
+        // How far it came was said before, maybe in an earlier turn: who takes the lane over has it from here.
         let cursor = self.timers.tasks.cursor(timer_id);
         let cursor = result.cursor.or_else(|| cursor.as_deref().map(str::to_owned));
         let result = TaskResult { cursor, ..result };

@@ -132,7 +132,7 @@ fn a_success_while_the_next_turn_is_waited_for_ends_the_task() {
 }
 
 #[test]
-fn the_next_turn_learns_how_far_the_last_came_whoever_owns_its_lane() {
+fn the_next_turn_learns_how_far_the_last_came_at_another_owner_of_its_lane_too() {
     let more = r#","feedback":{"deadline":"1m","heartbeat":"5s"},"retry":{"count":3,"interval":1}"#;
     let (mut world, _, first) = handed(more);
     world.after(3_000);
@@ -377,7 +377,7 @@ fn a_take_over_at_any_step_changes_nothing() {
 }
 
 #[test]
-fn what_is_said_while_a_call_is_open_is_known_to_the_next_turn_whoever_owns_its_lane() {
+fn what_is_said_while_a_call_is_open_is_known_to_the_next_turn_at_another_owner_too() {
     for answer in [CallOutcome::Accepted, CallOutcome::Failed] {
         let mut world = World::new(move |_, _| (1_000, of(answer)));
         let more =
