@@ -10,7 +10,7 @@
     callbacks.py reviewed ORDER                        the customer did
 
 In the environment: SERVER (http://localhost:8080), any instance; PROJECT (shop) and SERVICE (shop), as `waterclock service put`
-was told; TOKEN, if the API wants one; KEY (whsec_...), with which calls are signed; SHOP (shop.db), the shop's own database;
+was told; WATERCLOCK_API__TOKEN, if the API wants a token; KEY (whsec_...), with which calls are signed; SHOP (shop.db), the shop's own database;
 UPSTREAM, a URL that is told the result of a payment.
 """
 import base64, hashlib, hmac, json, os, sqlite3, sys, time
@@ -22,7 +22,7 @@ from urllib.request import ProxyHandler, Request, build_opener
 
 SERVER = os.environ.get("SERVER", "http://localhost:8080")
 PROJECT, SERVICE = os.environ.get("PROJECT", "shop"), os.environ.get("SERVICE", "shop")
-TOKEN, KEY = os.environ.get("TOKEN"), os.environ.get("KEY")
+TOKEN, KEY = os.environ.get("WATERCLOCK_API__TOKEN"), os.environ.get("KEY")
 UPSTREAM = os.environ.get("UPSTREAM")
 opener = build_opener(ProxyHandler({}))  # a proxy of the environment is not for these addresses
 

@@ -130,7 +130,12 @@ def execute(tasks, topic):
             # Work of more than max.poll.interval.ms loses the partitions to others, say. It gets some again.
             print(record.error(), file=sys.stderr)
             continue
-        headers, value = dict(record.headers()), record.value().decode()
+        headers = dict(record.headers() or [])
+        if "x-delay-ticket" not in headers:
+            print(f"{record.topic()}/{record.partition()}@{record.offset()} is no task: passed over", file=sys.stderr)
+            consumer.commit(record, asynchronous=False)
+            continue
+        value = record.value().decode()
         turn = Turn(tasks, headers)
         turn.heartbeat()
         # After the first heartbeat: then a crash before it costs nothing but time.

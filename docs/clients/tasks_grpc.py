@@ -4,7 +4,7 @@
     python3 -m grpc_tools.protoc -I proto --python_out=. --grpc_python_out=. proto/waterclock/v1/tasks.proto
     python3 tasks_grpc.py 127.0.0.1:8080 https://shop.example/expire
 
-The token of the API, if there is one, stands in WATERCLOCK_API_TOKEN.
+The token of the API, if there is one, stands in WATERCLOCK_API__TOKEN.
 """
 
 import os
@@ -17,7 +17,7 @@ from google.protobuf.duration_pb2 import Duration
 from waterclock.v1 import tasks_pb2 as wc
 from waterclock.v1.tasks_pb2_grpc import TasksStub
 
-TOKEN = os.environ.get("WATERCLOCK_API_TOKEN")
+TOKEN = os.environ.get("WATERCLOCK_API__TOKEN")
 METADATA = [("authorization", f"Bearer {TOKEN}")] if TOKEN else []
 ENDED = (wc.TASK_STATUS_FINISHED, wc.TASK_STATUS_FAILED, wc.TASK_STATUS_CANCELLED, wc.TASK_STATUS_EXPIRED)
 

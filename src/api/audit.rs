@@ -193,6 +193,7 @@ mod tests {
                 all.pop().unwrap_or(Value::Null)
             };
             let service = json!({ "address": "https://billing.example" });
+            let said = |outcome: &str| json!({ "outcome": outcome });
             #[rustfmt::skip]
             let cases = [
                 ("admin",  "PUT",    shop,                          json!({}),       json!(["admin", "put", "projects/shop", 0, 1, "done"])),
@@ -204,6 +205,10 @@ mod tests {
                 ("admin",  "PUT",    shop,                          json!({"x": 1}), json!(["admin", "put", "projects/shop", null, null, "wrong_fields"])),
                 ("chief",  "DELETE", billing,                       none.clone(),    json!(["chief", "delete", "projects/shop/services/billing", 2, 5, "done"])),
                 ("writer", "POST",   "/v1/tasks/t1:retry",          none.clone(),    json!(["writer", "retry", "tasks/t1", null, null, "unknown_task"])),
+                ("admin",  "POST",   "/v1/tasks/t1/result",         said("finished"), json!(["admin", "report_finished", "tasks/t1", null, null, "done"])),
+                ("admin",  "POST",   "/v1/tasks/t1/result",         said("gone"),    json!(["admin", "report_gone", "tasks/t1", null, null, "done"])),
+                ("writer", "POST",   "/v1/tasks/t1/result",         said("failed"),  json!(["writer", "report_failed", "tasks/t1", null, null, "role_denied"])),
+                ("admin",  "POST",   "/v1/tasks/t1/heartbeat",      json!({}),       json!(["admin", "heartbeat", "tasks/t1", null, null, "done"])),
                 ("writer", "POST",   "/v1/timers:bulkCancel",       json!({}),       Value::Null),
                 ("admin",  "GET",    shop,                          none.clone(),    Value::Null),
                 ("nobody", "DELETE", shop,                          none.clone(),    Value::Null),

@@ -7,6 +7,7 @@
 //! 1. A member that does not answer does not stop a command: the next one is asked, unless the request must not be repeated.
 //! 2. An error says whether an instance may have done what was asked for.
 
+use std::cell::Cell;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -35,6 +36,8 @@ const START_MAX: Duration = Duration::from_secs(5);
 const START_LOOK: Duration = Duration::from_millis(300);
 /// How long a request is repeated while a lane moves.
 const AGAIN_MAX: Duration = Duration::from_secs(20);
+/// For how long a request is repeated before a person is told.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 /// Between two look-ups of a timer whose owner does not answer.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 /// The end of an error where none did anything.
@@ -86,6 +89,9 @@ pub(super) fn wait(text: &str) -> Result<Duration, String> {
 const TOKEN_BY: &str =
     " (with --api-token, WATERCLOCK_API__TOKEN, or api.token of the configuration)";
 
+/// How a command says whom it trusts.
+const TRUST_BY: &str = " (name the authority of its certificate with --api-ca, WATERCLOCK_API__CA, or api.ca of the configuration)";
+
 /// Why there is no answer, or what was answered instead.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -101,7 +107,7 @@ pub(super) enum ClientError {
     Members(#[source] MetaError),
     #[error("no instance of namespace {0} runs; start one: `waterclock run`")]
     Nobody(String),
-    #[error("no instance answers at {tried}{}", if *may_be_done { MAY_BE_DONE } else { START_ONE })]
+    #[error("no instance answers at {tried}{}", after_silence(*may_be_done, source))]
     Silent {
         tried: String,
         /// Whether an instance may have done what was asked for.
@@ -136,6 +142,21 @@ impl From<ClientError> for Failure {
         };
         Self::new(exit, error)
     }
+}
+
+/// What is to be done where nobody answers.
+fn after_silence(may_be_done: bool, why: &http::Error) -> &'static str {
+    match may_be_done {
+        true => MAY_BE_DONE,
+        false if is_untrusted(why) => TRUST_BY,
+        false => START_ONE,
+    }
+}
+
+/// Whether an instance has shown a certificate that this command does not trust.
+fn is_untrusted(why: &http::Error) -> bool {
+    let all = std::iter::successors(Some(why as &dyn std::error::Error), |why| why.source());
+    all.into_iter().any(|why| why.to_string().contains("certificate verify failed"))
 }
 
 /// What stands before the reason of a status that is no success.
@@ -180,6 +201,8 @@ pub(super) struct Client {
     bases: Vec<Url>,
     /// `--server` named one, which is asked whether it is alive or not.
     is_named: bool,
+    /// Whether a person is told that it asks again.
+    tells: bool,
 }
 
 /// A kind of request. docs/http-api.md says how long an instance takes for each.
@@ -262,6 +285,7 @@ impl ServerArg {
         let configured = || config.api.token.as_ref().map(|token| token.expose().to_owned());
         let mut client = Client::new(server.as_ref(), bases, &self.tls(config)?)?;
         client.http = client.http.with_token(self.api_token.clone().or_else(configured));
+        client.tells = !global.json();
         Ok(Some(client))
     }
 
@@ -392,7 +416,7 @@ impl Client {
         let http = Http::new(server, tls).map_err(|error| ClientError::Connection(error.into()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Connection(error.into()))?;
-        Ok(Self { runtime, http, bases, is_named: server.is_some() })
+        Ok(Self { runtime, http, bases, is_named: server.is_some(), tells: false })
     }
 
     /// Sends requests to this member, and to no other instance.
@@ -433,7 +457,12 @@ impl Client {
             may_repeat: kind.may_repeat(),
             silent_max: Some(self.bases.len()),
         };
+        let (asked, is_silent) = (Instant::now(), Cell::new(!self.tells));
         let at = |attempt: usize| -> Result<Url, ClientError> {
+            if asked.elapsed() >= TELL_AFTER && !is_silent.replace(true) {
+                let left = until.saturating_duration_since(Instant::now()).as_secs();
+                output::aside(&format!("not done yet; asking again for up to {left} s"));
+            }
             let mut url = at(&self.bases[attempt % self.bases.len()], path)?;
             if !query.is_empty() {
                 url.query_pairs_mut().extend_pairs(query);

@@ -194,25 +194,81 @@ impl To {
     /// Changes what has this path, and says which revision that made.
     pub(super) fn change(
         &self,
-        Revision { if_revision }: Revision,
+        revision: Revision,
         method: &Method,
         path: &str,
         body: Option<&Value>,
         global: &Global,
     ) -> Outcome {
-        let told = self.open(global)?.ask(Kind::Change(if_revision), method, path, &[], body)?;
-        match global.json() {
-            true => output::line(&told.to_string()),
-            false => {
-                let new = match told["revision"].as_u64() {
-                    Some(0) => " (nothing is put there now)",
-                    Some(1) => " (nothing was put there before)",
-                    _ => "",
-                };
-                output::line(&format!("revision {}{new}", told["revision"]))
-            }
-        }
+        let told = changed(&self.open(global)?, revision, method, path, body)?;
+        output::line(&if global.json() { told.to_string() } else { made(&told) })
     }
+
+    /// Puts settings in the place of all that were there. A person is told which ones are defaults again, as the command did not name
+    /// them. `settings`: those that a project's answer has.
+    fn put(
+        &self,
+        revision: Revision,
+        path: &str,
+        body: &Value,
+        global: &Global,
+        (project, settings): (&str, impl Fn(&Value) -> Value),
+    ) -> Outcome {
+        let client = self.open(global)?;
+        if global.json() {
+            let told = changed(&client, revision, &Method::PUT, path, Some(body))?;
+            return output::line(&told.to_string());
+        }
+        // What it was is good to know, and no reason to put nothing.
+        let look = || {
+            let path = format!("v1/projects/{project}");
+            client.ask(Kind::Look, &Method::GET, &path, &[], None).ok().map(|told| settings(&told))
+        };
+        let before = look();
+        let told = changed(&client, revision, &Method::PUT, path, Some(body))?;
+        output::line(&made(&told))?;
+        let lost = before.zip(look()).map(|(before, now)| defaults_again(&before, &now, body));
+        for line in lost.into_iter().flatten() {
+            output::line(&line)?;
+        }
+        Ok(super::Exit::Ok)
+    }
+}
+
+fn changed(
+    client: &Client,
+    Revision { if_revision }: Revision,
+    method: &Method,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, ClientError> {
+    client.ask(Kind::Change(if_revision), method, path, &[], body)
+}
+
+/// Which revision a change made.
+fn made(told: &Value) -> String {
+    let new = match told["revision"].as_u64() {
+        Some(0) => " (nothing is put there now)",
+        Some(1) => " (nothing was put there before)",
+        _ => "",
+    };
+    format!("revision {}{new}", told["revision"])
+}
+
+/// The settings that a put has changed without naming them, a line each.
+fn defaults_again(before: &Value, now: &Value, put: &Value) -> Vec<String> {
+    let was = before.as_object().into_iter().flatten();
+    let unnamed = was.filter(|(name, was)| {
+        // What is no setting differs, too.
+        let is_setting = !matches!(&***name, "revision" | "project" | "services");
+        is_setting && put.get(name).is_none() && now.get(name) != Some(was)
+    });
+    let line = |(name, was): (&String, &Value)| {
+        let now = now.get(name).map(|now| format!("is {}", plain(now)));
+        let now = now.as_deref().unwrap_or("has its default");
+        format!("{name} was {}, and {now} now: the command did not name it", plain(was))
+    };
+    unnamed.map(line).collect()
 }
 
 impl One {
@@ -313,14 +369,9 @@ impl Project {
         let bare = json!({});
         match self.command {
             OfProject::Put(put) => {
-                let body = json!(put.settings());
-                put.one.to.change(
-                    put.revision,
-                    &Method::PUT,
-                    &put.one.path(""),
-                    Some(&body),
-                    global,
-                )
+                let (body, path) = (json!(put.settings()), put.one.path(""));
+                let of = (&*put.one.project, Value::clone);
+                put.one.to.put(put.revision, &path, &body, global, of)
             }
             OfProject::Get(one) => one.get(global),
             OfProject::List(to) => list(&to, global),
@@ -343,14 +394,10 @@ impl Service {
         let bare = json!({});
         match self.command {
             OfService::Put(put) => {
-                let body = json!(put.settings());
-                put.one.to.change(
-                    put.revision,
-                    &Method::PUT,
-                    &put.one.path(""),
-                    Some(&body),
-                    global,
-                )
+                let (body, path) = (json!(put.settings()), put.one.path(""));
+                let of =
+                    (&*put.one.project, |told: &Value| told["services"][&put.one.service].clone());
+                put.one.to.put(put.revision, &path, &body, global, of)
             }
             OfService::Get(one) => one.get(global),
             OfService::Pause(one) => {
@@ -503,6 +550,27 @@ mod tests {
             let read = read_request(key, body.to_string().as_bytes());
             assert!(read.is_ok(), "{line}: {read:?}");
         }
+    }
+
+    #[test]
+    fn a_put_tells_what_it_took_back_without_a_word_of_it() {
+        let before = json!({
+            "project": "shop", "revision": 3, "paused": true, "rate": 2.5, "window": "5m",
+            "services": {"billing": {"revision": 2}},
+        });
+        let now = json!({
+            "project": "shop", "revision": 4, "paused": false, "rate": 7, "window": "5m", "burst": 7,
+            "services": {"billing": {"revision": 9}},
+        });
+        let told = |put: &Value| defaults_again(&before, &now, put);
+        let paused = "paused was true, and is false now: the command did not name it";
+        assert_eq!(told(&json!({"rate": 7})), [paused]);
+        let rate = "rate was 2.5, and is 7 now: the command did not name it";
+        assert_eq!(told(&json!({"paused": false})), [rate]);
+        assert!(told(&json!({"paused": false, "rate": 7})).is_empty());
+        let limited = json!({"max_pending": 9});
+        let line = "max_pending was 9, and has its default now: the command did not name it";
+        assert_eq!(defaults_again(&limited, &json!({}), &json!({})), [line]);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use clap::Args;
+use clap::{ArgGroup, Args};
 use serde_json::json;
 
 use super::{Global, Outcome, output};
@@ -16,6 +16,7 @@ const PREFIX: &str = "wct_";
 
 /// Arguments of `token`.
 #[derive(Args)]
+#[command(group(ArgGroup::new("covered").required(true).args(["projects", "all"])))]
 pub(super) struct Token {
     /// Whose it is, for the log
     #[arg(value_name = "NAME", value_parser = owner)]
@@ -24,10 +25,10 @@ pub(super) struct Token {
     #[arg(long, default_value = "write", value_parser = ["read", "write", "admin"])]
     role: String,
     /// A project that it covers; may be given several times, and * is all
-    #[arg(long = "project", value_name = "NAME", value_parser = project, required_unless_present_any = ["all"])]
+    #[arg(long = "project", value_name = "NAME", value_parser = project)]
     projects: Vec<String>,
     /// It covers all projects, and timers
-    #[arg(long, conflicts_with = "projects")]
+    #[arg(long)]
     all: bool,
 }
 

@@ -36,13 +36,13 @@ const usage = `Tasks of waterclock from Go.
   go run . http TOPIC URL    creates a task that calls URL, and one for TOPIC, whose executor this is; cancels a third one
   go run . grpc TOPIC [URL]  the same over gRPC
 
-BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API_TOKEN has the token of the API,
+BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API__TOKEN has the token of the API,
 if there is one.`
 
 var (
 	brokers = strings.Split(env("BROKERS", "localhost:9092"), ",")
 	server  = env("SERVER", "http://localhost:8080")
-	token   = os.Getenv("WATERCLOCK_API_TOKEN")
+	token   = os.Getenv("WATERCLOCK_API__TOKEN")
 	// A heartbeat has to come within this time. An executor sends them at a third of it.
 	period = 6 * time.Second
 	// errStale: the turn is over, so its executor stops.
@@ -298,6 +298,11 @@ func execute(ctx context.Context, api service, topic string, tasks int) {
 				headers[header.Key] = string(header.Value)
 			}
 			id, ticket, from := headers["x-delay-id"], headers["x-delay-ticket"], headers["x-delay-cursor"]
+			if ticket == "" {
+				fmt.Fprintf(os.Stderr, "%s/%d@%d is no task: passed over\n", record.Topic, record.Partition, record.Offset)
+				must(0, consumer.CommitRecords(ctx, record))
+				continue
+			}
 			err := api.heartbeat(ctx, id, ticket, from)
 			if !errors.Is(err, errStale) {
 				must(0, err)

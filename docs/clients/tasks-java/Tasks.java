@@ -57,12 +57,12 @@ public class Tasks {
                                                         cancels a third one
           java -cp 'lib/*' Tasks.java grpc TOPIC [URL]  the same over gRPC
 
-        BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API_TOKEN has the token
+        BROKERS and SERVER in the environment say where: localhost:9092, http://localhost:8080. WATERCLOCK_API__TOKEN has the token
         of the API, if there is one.""";
 
     static final String BROKERS = System.getenv().getOrDefault("BROKERS", "localhost:9092");
     static final URI SERVER = URI.create(System.getenv().getOrDefault("SERVER", "http://localhost:8080"));
-    static final String TOKEN = System.getenv("WATERCLOCK_API_TOKEN");
+    static final String TOKEN = System.getenv("WATERCLOCK_API__TOKEN");
     /** A heartbeat has to come within this time. An executor sends them at a third of it. */
     static final Duration PERIOD = Duration.ofSeconds(6);
 
@@ -359,6 +359,12 @@ public class Tasks {
                 for (var record : consumer.poll(Duration.ofSeconds(1))) {
                     var headers = record.headers();
                     String id = header(headers, "x-delay-id"), ticket = header(headers, "x-delay-ticket");
+                    var next = Map.of(new TopicPartition(record.topic(), record.partition()), new OffsetAndMetadata(record.offset() + 1));
+                    if (ticket.isEmpty()) {
+                        System.err.printf("%s/%d@%d is no task: passed over%n", record.topic(), record.partition(), record.offset());
+                        consumer.commitSync(next);
+                        continue;
+                    }
                     var turn = new Turn(header(headers, "x-delay-cursor"));
                     try {
                         api.heartbeat(id, ticket, turn.cursor);
@@ -366,8 +372,7 @@ public class Tasks {
                         turn.isStale = true;
                     }
                     // After the first heartbeat: then a crash before it costs nothing but time.
-                    consumer.commitSync(Map.of(new TopicPartition(record.topic(), record.partition()),
-                        new OffsetAndMetadata(record.offset() + 1)));
+                    consumer.commitSync(next);
                     if (turn.isStale) continue;
                     System.out.println(record.value() + " rows: turn " + header(headers, "x-delay-attempt"));
                     try {

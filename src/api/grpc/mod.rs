@@ -64,6 +64,8 @@ pub(super) fn open_router(hosts: Hosts, health: health::Server) -> Router {
         Builder::configure()
             .register_encoded_file_descriptor_set(DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
+            // The details of errors.
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
     };
     let mut router = serve(Router::new(), health);
     // Clients ask by the older name, too. Of descriptors that are committed nothing is wrong; a test asks for them.

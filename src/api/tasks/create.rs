@@ -6,13 +6,15 @@ use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use serde_json::Value;
+use tokio::time::{Instant, timeout_at};
 
 use super::super::auth::{Caller, Role};
 use super::super::guard::Came;
 use super::super::problem::Problem;
 use super::model::{self, Created, CreatedBatch, CreatedEach, Submission};
+use super::quota::Refusal;
 use super::{
-    Answered, BATCH_BYTES_MAX, CREATE_BYTES_MAX, CREATE_MAX, Failure, Tasks, json, within,
+    Answered, BATCH_BYTES_MAX, CREATE_BYTES_MAX, CREATE_MAX, Failure, LOOK_MAX, Tasks, json, within,
 };
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
@@ -152,11 +154,27 @@ pub(in crate::api) async fn create(
     caller: &Caller,
     request: Request,
 ) -> Result<Created, Problem> {
-    let submission = checked(tasks, came, caller, request)?;
+    let (submission, room) = checked(tasks, came, caller, request)?;
     let created = created(&submission);
+    if let Err(refusal) = room {
+        match exists(tasks, &submission).await {
+            true => return Ok(created),
+            false => return Err(tasks.quotas.refuse(submission.spec.project(), refusal)),
+        }
+    }
     let told = within(CREATE_MAX, tasks.desk.submit(vec![submission])).await?;
     told.into_iter().next().unwrap_or_else(|| Err(unsaid()))?;
     Ok(created)
+}
+
+/// What is to become of one task of a batch.
+enum Each {
+    /// It is handed to the desk.
+    Submitted(Created),
+    /// It was there before.
+    Existed(Created),
+    /// It is not created.
+    Refused(Problem),
 }
 
 /// Creates many tasks, each for itself: what became of each, in order.
@@ -166,28 +184,52 @@ pub(in crate::api) async fn create_all(
     caller: &Caller,
     batch: Batch,
 ) -> Result<Vec<Result<Created, Problem>>, Problem> {
+    let looked_up_until = Instant::now() + LOOK_MAX;
     let mut submissions = Vec::with_capacity(batch.len());
-    let checked: Vec<Result<Created, Problem>> = batch
-        .into_iter()
-        .map(|read| {
-            let request = read.map_err(|wrongs| Problem::wrong_fields(&wrongs))?;
-            let submission = checked(tasks, came, caller, request)?;
-            let created = created(&submission);
-            submissions.push(submission);
-            Ok(created)
-        })
-        .collect();
+    let mut all = Vec::with_capacity(batch.len());
+    for read in batch {
+        let checked = read
+            .map_err(|wrongs| Problem::wrong_fields(&wrongs))
+            .and_then(|request| checked(tasks, came, caller, request));
+        all.push(match checked {
+            Err(problem) => Each::Refused(problem),
+            Ok((submission, Ok(()))) => {
+                let created = created(&submission);
+                submissions.push(submission);
+                Each::Submitted(created)
+            }
+            Ok((submission, Err(refusal))) => {
+                let look_up = exists(tasks, &submission);
+                match timeout_at(looked_up_until, look_up).await {
+                    Ok(true) => Each::Existed(created(&submission)),
+                    Ok(false) | Err(_) => {
+                        Each::Refused(tasks.quotas.refuse(submission.spec.project(), refusal))
+                    }
+                }
+            }
+        });
+    }
     let told = match submissions.is_empty() {
         true => Vec::new(),
         false => within(CREATE_MAX, tasks.desk.submit(submissions)).await?,
     };
     let mut told = told.into_iter();
-    let each = |checked: Result<Created, Problem>| {
-        let created = checked?;
-        told.next().unwrap_or_else(|| Err(unsaid()))?;
-        Ok(created)
+    let each = |each: Each| match each {
+        Each::Submitted(created) => {
+            told.next().unwrap_or_else(|| Err(unsaid()))?;
+            Ok(created)
+        }
+        Each::Existed(created) => Ok(created),
+        Each::Refused(problem) => Err(problem),
     };
-    Ok(checked.into_iter().map(each).collect())
+    Ok(all.into_iter().map(each).collect())
+}
+
+/// Whether a task that is over a quota was created by an earlier request; only one with a request id can be. If that cannot be
+/// known now, the answer is no: who asks again later learns it.
+async fn exists(tasks: &Tasks, submission: &Submission) -> bool {
+    submission.request_id.is_some()
+        && matches!(within(LOOK_MAX, tasks.desk.get(&submission.id)).await, Ok(Ok(Some(_))))
 }
 
 /// The desk has said nothing of a task that it was given.
@@ -274,13 +316,13 @@ fn window(
     window.min(latest - due).min(until_expired.unwrap_or(window))
 }
 
-/// Checks what cannot be seen in the request alone, and gives the task its id.
+/// Checks what cannot be seen in the request alone, and gives the task its id. With it: whether its project has room for it.
 fn checked(
     tasks: &Tasks,
     came: Came,
     caller: &Caller,
     request: Request,
-) -> Result<Submission, Problem> {
+) -> Result<(Submission, Result<(), Refusal>), Problem> {
     let project = request.spec.project();
     caller.may_name(project)?;
     let starting = || Failure::Moving("this instance has not started yet".to_owned());
@@ -407,8 +449,8 @@ fn checked(
     let window =
         window(request.window.unwrap_or(project_of.window), due, request.expires, now + max);
     let due = due + id.offset_in(window);
-    tasks.quotas.take(project, project_of, tasks.desk.instances())?;
-    Ok(Submission {
+    let room = tasks.quotas.take(project, project_of, tasks.desk.instances());
+    let submission = Submission {
         lane: id.lane_of(lanes),
         id,
         created: now,
@@ -420,5 +462,6 @@ fn checked(
         key: request.key,
         value: request.value,
         headers: request.headers,
-    })
+    };
+    Ok((submission, room))
 }

@@ -70,6 +70,12 @@ enum Over {
     Pending(u64),
 }
 
+/// That a create is over a quota.
+pub(super) struct Refusal {
+    over: Over,
+    problem: Problem,
+}
+
 /// Counts what is pending of projects with a bound, again and again, until `stop`.
 pub async fn count_pending(tasks: Tasks, stop: impl Future<Output = ()>) {
     let counting = async {
@@ -104,19 +110,16 @@ impl Quotas {
     /// Takes one create. `instances`: how many share the rate.
     ///
     /// # Errors
-    /// There were too many, or there are: 429, with when to come back.
+    /// There were too many, or there are: [`Quotas::refuse`] it, unless its task exists.
     pub(super) fn take(
         &self,
         name: &str,
         project: &Project,
         instances: u16,
-    ) -> Result<(), Problem> {
+    ) -> Result<(), Refusal> {
         let Err(over) = self.take_at(self.now(), name, project, instances) else { return Ok(()) };
-        let mut all = self.refused.lock();
-        let refused = all.entry(name.to_owned()).or_default();
         let (code, detail, wait) = match over {
             Over::Rate(wait) => {
-                refused.over_create_rate += 1;
                 let rate = project.create_rate.map_or(0, Rate::whole_per_1000_s) as f64 / 1_000.0;
                 let detail = format!(
                     "the project {name} may create {rate} tasks a second (`create_rate`), and up to {} at once, over all instances with the API; \
@@ -126,7 +129,6 @@ impl Quotas {
                 ("over_create_rate", detail, wait)
             }
             Over::Pending(pending) => {
-                refused.over_pending += 1;
                 let detail = format!(
                     "the project {name} may have {} pending tasks (`max_pending`), and had {pending} when they were counted last; this request created nothing",
                     project.max_pending.unwrap_or_default()
@@ -135,7 +137,19 @@ impl Quotas {
             }
         };
         let seconds = u32::try_from(wait.0.div_ceil(1_000).max(1)).unwrap_or(u32::MAX);
-        Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, code, detail).later(seconds))
+        let problem = Problem::new(StatusCode::TOO_MANY_REQUESTS, code, detail).later(seconds);
+        Err(Refusal { over, problem })
+    }
+
+    /// Counts that a create of a project was refused; what to answer: 429, with when to come back.
+    pub(super) fn refuse(&self, name: &str, refusal: Refusal) -> Problem {
+        let mut all = self.refused.lock();
+        let refused = all.entry(name.to_owned()).or_default();
+        match refusal.over {
+            Over::Rate(_) => refused.over_create_rate += 1,
+            Over::Pending(_) => refused.over_pending += 1,
+        }
+        refusal.problem
     }
 
     /// How many creates of a project were refused.
@@ -337,7 +351,9 @@ mod tests {
         assert_eq!(quotas.take_at(EPOCH, "shop", &free, 1), Ok(()));
         assert!(matches!(quotas.take_at(EPOCH, "shop", &free, 1), Err(Over::Rate(_))));
         assert_eq!(quotas.pending.lock()["shop"].created, 1, "what was refused was not created");
-        assert!(quotas.take("shop", &shop, 1).is_err());
+        let Err(refusal) = quotas.take("shop", &shop, 1) else { panic!("over the bound") };
+        assert_eq!(quotas.refused("shop").over_pending, 0, "its task may exist");
+        assert_eq!(quotas.refuse("shop", refusal).status(), StatusCode::TOO_MANY_REQUESTS);
         assert_eq!(quotas.refused("shop").over_pending, 1);
         let (projects, asked) = quotas.begin_count(EPOCH, &Registry::default());
         assert!(projects.is_empty() && asked.created.is_empty());

@@ -18,7 +18,7 @@ use super::{Answered, Failure, LIST_MAX, SMALL_BYTES_MAX, Tasks, json, within};
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::report::{self, Report};
-use crate::engine::task::result::TaskResult;
+use crate::engine::task::result::{Outcome, TaskResult};
 use crate::engine::timers::TaskReport;
 
 /// Ends the path of a result.
@@ -55,7 +55,13 @@ async fn take(
             told(tasks, id, ticket, result).await
         }
         None => {
-            let what = ("report", format!("tasks/{id}"));
+            let said = match result.outcome {
+                Outcome::Finished => "report_finished",
+                Outcome::Gone => "report_gone",
+                Outcome::Failed => "report_failed",
+                _ => "heartbeat",
+            };
+            let what = (said, format!("tasks/{id}"));
             let took = take_of_admin(tasks, caller, id, result);
             audit::made((caller, from), what, took, |_| None).await
         }

@@ -1091,6 +1091,50 @@ async fn creates_over_the_rate_of_a_project_are_told_when_to_come_back() {
 }
 
 #[tokio::test]
+async fn a_repeated_create_over_a_quota_is_answered_as_the_first_one() {
+    let api = Api::new();
+    let limits = json!({"create_rate": 0.01, "create_burst": 1});
+    assert_eq!(api.ask("", "PUT", "/v1/projects/shop", &limits).await.status, 200);
+    let named = |name: &str| json!({"request_id": name});
+    let first = api.create(&named("r1")).await;
+    assert_eq!(first.status, 201);
+    let id = first.json["task_id"].as_str().expect("an id").to_owned();
+    assert!(api.world().looks.is_empty(), "within the quota nothing is looked up");
+    // Its record is not seen yet, or its history has run out.
+    assert_eq!(api.create(&named("r1")).await.code(), "over_create_rate");
+    api.world().tasks.insert(id.clone(), task(&id, "shop"));
+    let again = api.create(&named("r1")).await;
+    assert_eq!((again.status, &again.json["task_id"]), (201, &first.json["task_id"]));
+    assert_eq!(api.create(&named("r2")).await.status, 429);
+    let looks = api.world().looks.len();
+    assert_eq!(api.create(&json!({})).await.status, 429);
+    assert_eq!(api.world().looks.len(), looks, "without a name it cannot be there");
+    api.world().failure = Some(Failure::Moving("moves".to_owned()));
+    assert_eq!(api.create(&named("r1")).await.status, 429);
+    api.world().failure = None;
+
+    let of = |more: &Value| {
+        let mut of = call(more);
+        of["type"] = json!("http");
+        of
+    };
+    let batch = json!({"tasks": [
+        of(&json!({"project": "other"})), of(&named("r1")), of(&named("r2")), of(&json!({})),
+        of(&json!({"project": "other", "url": "https://other.example/"})),
+    ]});
+    let told = api.ask("", "POST", "/v1/tasks:batchCreate", &batch).await.json;
+    let told = told["tasks"].as_array().expect("a list");
+    let statuses: Vec<_> = told.iter().map(|of| of["status"].as_u64().unwrap()).collect();
+    assert_eq!(statuses, [201, 201, 429, 429, 201]);
+    assert_eq!(told[1]["task_id"], first.json["task_id"]);
+    let submitted: Vec<_> = api.world().submitted.iter().map(|of| of.id.to_string()).collect();
+    let ids: Vec<_> = [0, 4].map(|nth: usize| told[nth]["task_id"].as_str().unwrap()).into();
+    assert_eq!(submitted[1..], ids, "each answer is that of its own task");
+    let stats = api.ask("", "GET", "/v1/projects/shop/stats", &Value::Null).await.json;
+    assert_eq!(stats["refused"]["over_create_rate"], 6, "what exists was not refused");
+}
+
+#[tokio::test]
 async fn a_project_says_how_far_ahead_and_how_large_its_tasks_may_be() {
     let api = Api::new();
     let limits = json!({"max_delay": "1h", "max_body": 4});

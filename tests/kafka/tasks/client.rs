@@ -15,7 +15,7 @@ use super::grpc::Program;
 use super::{Api, fixture, launch};
 use crate::callbacks::Service;
 use crate::clients::Client;
-use crate::support::{Endpoint, Fixture, Log, PATIENCE, Process, Rec, eventually, patience};
+use crate::support::{Endpoint, Fixture, Log, PATIENCE, Process, Rec, eventually, out, patience};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -317,11 +317,20 @@ fn goes_on_where_a_killed_one_came(
     assert_eq!(said, ["90 rows: turn 2", &format!("from row {done}"), "finished"]);
 }
 
+/// A topic of an executor, into which somebody else has written: that record is of no task.
+fn with_a_stranger(fixture: &Fixture) -> String {
+    let topic = fixture.target("imports", 1);
+    let producer = fixture.producer();
+    producer.send(&topic, &out("of no task"));
+    producer.acks();
+    topic
+}
+
 /// The same of a program that has two ways to ask, by that of these words.
 #[track_caller]
 fn goes_on(name: &str, client: fn(&Fixture, &Process) -> Client, words: &[&str]) {
     let fixture = fixture(name);
-    let topic = fixture.target("imports", 1);
+    let topic = with_a_stranger(&fixture);
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let client = client(&fixture, &process);
     goes_on_where_a_killed_one_came((&process, &topic), || {
@@ -358,7 +367,7 @@ fn the_java_program_of_tasks_over_grpc_goes_on_where_a_killed_one_came() {
 #[test]
 fn the_python_program_of_executors_goes_on_where_a_killed_one_came() {
     let fixture = fixture("executor-python");
-    let topic = fixture.target("imports", 1);
+    let topic = with_a_stranger(&fixture);
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let program = Program::new("tasks_executor.py");
     let executor = || {

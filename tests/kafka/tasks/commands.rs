@@ -149,6 +149,16 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
     assert!(!is_paused("project", PROJECT));
     assert_eq!(end_of(&process, &http)["task_status"], "finished");
 
+    let put = |options: &[&str]| {
+        ends(&process, 0, &[&["project", "put", PROJECT], options].concat()).said
+    };
+    assert_eq!(put(&["--max-pending", "9", "--window", "1m"]), "revision 3\n");
+    // A person learns what a put took away, and of what it brings nothing.
+    let lost = "max_pending was 9, and has its default now: the command did not name it\n\
+                window was 1m, and has its default now: the command did not name it\n";
+    assert_eq!(put(&["--create-rate", "100"]), format!("revision 4\n{lost}"));
+    assert_eq!(put(&["--create-rate", "200"]), "revision 5\n");
+
     let topic = fixture.target("out", 1);
     assert!(!is_paused("target", &topic));
     assert_eq!(

@@ -187,18 +187,13 @@ fn asked_by(
     })
 }
 
-/// The reason of a problem. Reflection does not say what details of errors look like, so grpcurl shows their bytes.
+/// The reason of a problem, as a person reads it: reflection says what details of errors look like.
 #[track_caller]
 fn reason(problem: &Value) -> String {
-    let details = problem["details"].as_array().into_iter().flatten();
-    let info =
-        details.into_iter().find(|of| of["@type"] == "type.googleapis.com/google.rpc.ErrorInfo");
-    let bytes = info.and_then(|of| STANDARD.decode(of["@value"].as_str()?).ok());
-    let bytes = bytes.unwrap_or_else(|| panic!("{problem}"));
-    // Its first field, a text: a tag, and a length of one byte.
-    let (head, rest) = bytes.split_at(2);
-    assert_eq!(head[0], 0x0a, "{problem}");
-    String::from_utf8_lossy(&rest[..usize::from(head[1])]).into_owned()
+    let mut details = problem["details"].as_array().into_iter().flatten();
+    let info = details.find(|of| of["@type"] == "type.googleapis.com/google.rpc.ErrorInfo");
+    let reason = info.and_then(|of| of["reason"].as_str());
+    reason.unwrap_or_else(|| panic!("{problem}")).to_owned()
 }
 
 #[test]

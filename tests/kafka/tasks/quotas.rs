@@ -96,7 +96,10 @@ fn a_project_gets_no_more_pending_tasks_than_it_may_have_and_its_stats_count_the
     let stats = || told(&["project", "stats", "shop", "--json"]).json();
     let done = api.create(&task("shop", &stub, "/ok", "0s"));
     assert_eq!(api.end_of(&done)["task_status"], "finished");
-    api.create_all((0..3).map(|_| task("shop", &stub, "/ok", "1h")).collect());
+    let named = |name: &str| with(task("shop", &stub, "/ok", "1h"), json!({"request_id": name}));
+    let (status, first) = api.answered("POST", "/v1/tasks/http", Some(&named("named")));
+    assert_eq!(status, 201, "{first}");
+    api.create_all((0..2).map(|_| task("shop", &stub, "/ok", "1h")).collect());
     api.create(&task("other", &stub, "/ok", "1h"));
     eventually("all are counted", || {
         let now = stats();
@@ -118,6 +121,14 @@ fn a_project_gets_no_more_pending_tasks_than_it_may_have_and_its_stats_count_the
     };
     let refused = eventually("creates are refused", || create(429));
     assert_eq!(refused["code"], "over_pending");
+    // What was created before is told again, by whichever instance; a batch tells of each.
+    let (status, answer) = api.answered("POST", "/v1/tasks/http", Some(&named("named")));
+    assert_eq!((status, &answer["task_id"]), (201, &first["task_id"]), "{answer}");
+    let batch = ["named", "new"].map(|name| with(named(name), json!({"type": "http"})));
+    let batch = json!({ "tasks": batch });
+    let (_, answer) = api.answered("POST", "/v1/tasks:batchCreate", Some(&batch));
+    let statuses = [0, 1].map(|nth| answer["tasks"][nth]["status"].clone());
+    assert_eq!(statuses, [201, 429].map(Value::from), "{answer}");
     let (status, answer) =
         api.answered("POST", "/v1/tasks/http", Some(&task("other", &stub, "/ok", "1h")));
     assert_eq!(status, 201, "another project: {answer}");
