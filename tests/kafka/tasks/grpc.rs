@@ -14,10 +14,10 @@ use crate::support::{Endpoint, Log, Process, eventually, free_address, now_ms};
 
 /// The codes of gRPC for what is refused.
 const INVALID_ARGUMENT: u64 = 3;
-const NOT_FOUND: u64 = 5;
-const PERMISSION_DENIED: u64 = 7;
-const FAILED_PRECONDITION: u64 = 9;
-const ABORTED: u64 = 10;
+pub(super) const NOT_FOUND: u64 = 5;
+pub(super) const PERMISSION_DENIED: u64 = 7;
+pub(super) const FAILED_PRECONDITION: u64 = 9;
+pub(super) const ABORTED: u64 = 10;
 const UNAVAILABLE: u64 = 14;
 const UNAUTHENTICATED: u64 = 16;
 
@@ -114,7 +114,7 @@ fn the_python_program_of_payments_is_asked_until_the_result_is_final() {
 
 /// What grpcurl prints; the path behind the address, and what is sent.
 #[track_caller]
-fn grpcurl(process: &Process, method: &str, request: Option<&Value>) -> String {
+pub(super) fn grpcurl(process: &Process, method: &str, request: Option<&Value>) -> String {
     grpcurl_by(&["-plaintext"], process, method, request)
 }
 
@@ -131,7 +131,7 @@ pub(super) fn grpcurl_by(
 
 #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
 #[track_caller]
-fn grpcurl_command(
+pub(super) fn grpcurl_command(
     options: &[&str],
     process: &Process,
     method: &str,
@@ -151,13 +151,13 @@ fn grpcurl_command(
 
 /// What grpcurl is told of a method of `waterclock.v1`.
 #[track_caller]
-fn asked(process: &Process, method: &str, request: &Value) -> Value {
+pub(super) fn asked(process: &Process, method: &str, request: &Value) -> Value {
     asked_by(None, process, method, request).unwrap_or_else(|refused| panic!("{refused:?}"))
 }
 
 /// The same for who holds this token, or none; or the code of gRPC and the reason of a refusal that is no "try again".
 #[track_caller]
-fn asked_by(
+pub(super) fn asked_by(
     token: Option<&str>,
     process: &Process,
     method: &str,
@@ -271,7 +271,7 @@ fn check_of(process: &Process, service: &str, request_id: &str) -> Value {
 
 /// A task that has ended, as grpcurl shows it.
 #[track_caller]
-fn end_of(process: &Process, id: &Value) -> Value {
+pub(super) fn end_of(process: &Process, id: &Value) -> Value {
     eventually(&format!("task {id} ends"), || {
         let task = asked(process, "Tasks/GetTask", &json!({ "task_id": id }));
         let has_ended = task["endedAt"].is_string();
