@@ -23,15 +23,20 @@ pub(in super::super) fn server() -> (Server, HealthReporter) {
     (HealthServer::new(HealthService::from_health_reporter(reporter.clone())), reporter)
 }
 
-/// Tells how the instance is, again and again.
+/// Looks again and again how the instance is, and tells of each change.
 pub(in super::super) async fn follow(status: Arc<dyn Status>, reporter: HealthReporter) {
+    let mut told = None;
     loop {
-        let now = match status.ready().ok {
-            true => ServingStatus::Serving,
-            false => ServingStatus::NotServing,
-        };
-        for service in ["", TASKS, PROJECTS] {
-            reporter.set_service_status(service, now).await;
+        let is_ready = status.ready().ok;
+        // Watchers hear of all that the reporter is told, changed or not.
+        if told.replace(is_ready) != Some(is_ready) {
+            let now = match is_ready {
+                true => ServingStatus::Serving,
+                false => ServingStatus::NotServing,
+            };
+            for service in ["", TASKS, PROJECTS] {
+                reporter.set_service_status(service, now).await;
+            }
         }
         tokio::time::sleep(LOOK).await;
     }
