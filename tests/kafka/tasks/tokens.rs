@@ -12,6 +12,7 @@ use openssl::sign::Signer;
 use serde_json::{Value, json};
 use waterclock::engine::task::id::TaskId;
 
+use super::grpc::{NOT_FOUND, PERMISSION_DENIED, asked_by};
 use super::{Api, LANES, command, fixture, task, with};
 use crate::support::{Endpoint, Fixture, Log, Mode, Process, eventually, now_ms, waterclock};
 
@@ -145,6 +146,46 @@ fn one_in_each(api: &Api, of: &BTreeMap<String, Vec<u16>>, more: Value) -> Vec<(
     of.iter().map(first).collect()
 }
 
+/// Asks over gRPC for a task of another project by each method that names one. `is_of_it`: the ticket is one of this task.
+#[track_caller]
+fn is_not_there_over_grpc(
+    process: &Process,
+    token: &Token,
+    id: &str,
+    (ticket, is_of_it): (&str, bool),
+) {
+    let say = json!({ "ticket": ticket });
+    let result = with(say.clone(), json!({"outcome": "REPORTED_OUTCOME_FINISHED"}));
+    let unknown = (NOT_FOUND, "unknown_task".to_owned());
+    // As over HTTP: a ticket of another task is refused whether there is such a task or not.
+    let of_ticket =
+        if is_of_it { unknown.clone() } else { (PERMISSION_DENIED, "wrong_ticket".to_owned()) };
+    #[rustfmt::skip]
+    let cases = [
+        ("GetTask",      json!({"payload": true}), &unknown),
+        ("CancelTask",   json!({"wait": "5s"}),    &unknown),
+        ("RetryTask",    json!({}),                &unknown),
+        ("ReportResult", result,                   &of_ticket),
+        ("Heartbeat",    say,                      &of_ticket),
+    ];
+    for (method, more, want) in cases {
+        let request = with(json!({ "task_id": id }), more);
+        let told = asked_by(Some(&token.text), process, &format!("Tasks/{method}"), &request);
+        assert_eq!(told.as_ref(), Err(want), "{method} of {id} by {}", token.lines);
+    }
+}
+
+/// Asks over gRPC for what is there of the project bank: nothing, as far as this token goes.
+#[track_caller]
+fn nothing_of_bank_over_grpc(process: &Process, token: &Token) {
+    let ask = |method: &str, request: Value| asked_by(Some(&token.text), process, method, &request);
+    let unknown = Err((NOT_FOUND, "unknown_project".to_owned()));
+    assert_eq!(ask("Tasks/ListTasks", json!({})), Ok(json!({})));
+    for method in ["Tasks/ListTasks", "Projects/Get", "Projects/GetStats"] {
+        assert_eq!(ask(method, json!({"project": "bank"})), unknown, "{method}");
+    }
+}
+
 /// The owner of a task's lane answers, or asks another instance that does: who may not know of the task hears the same from both.
 #[test]
 fn a_task_of_another_project_is_not_there_at_the_owner_of_its_lane_and_elsewhere() {
@@ -205,12 +246,18 @@ fn a_task_of_another_project_is_not_there_at_the_owner_of_its_lane_and_elsewhere
                         assert_eq!(told, api.answered(method, &path(NONE), body), "as of none");
                     }
                 }
+                is_not_there_over_grpc(process, token, id, (ticket, handed.contains_key(*id)));
             }
+            nothing_of_bank_over_grpc(process, token);
             let (status, listed) = api.answered("GET", "/v1/tasks", None);
             assert_eq!((status, &listed["tasks"]), (200, &json!([])), "{listed}");
             let (status, told) = api.answered("GET", "/v1/tasks?project=bank", None);
             assert_eq!((status, &told["code"]), (404, &json!("unknown_project")), "{told}");
         }
+        // An admin needs no ticket, but for tasks of other projects.
+        let result = json!({"task_id": running[0].1, "outcome": "REPORTED_OUTCOME_FINISHED"});
+        let told = asked_by(Some(&chief.text), process, "Tasks/ReportResult", &result);
+        assert_eq!(told, Err((NOT_FOUND, "unknown_task".to_owned())));
     }
 
     // They are as they were, at both, and go on.
@@ -303,13 +350,24 @@ fn a_started_process_takes_signed_tokens_and_logs_who_changed_what() {
         assert_eq!((status, told["code"].as_str().unwrap_or_default()), want, "{method} {path}");
     }
     assert_eq!(Api::of(&process).answered("GET", "/v1/tasks", None).0, 401);
-    let log = process.log();
-    let audit: Vec<&str> = log.lines().filter(|line| line.contains("waterclock::audit")).collect();
-    assert_eq!(audit.len(), 3, "{audit:?}");
+    // The same over gRPC.
+    let put = json!({"project": "shop", "settings": {}});
+    let over_grpc = |role| asked_by(Some(&issuer.token(role)), &process, "Projects/Put", &put);
+    assert_eq!(over_grpc("write"), Err((PERMISSION_DENIED, "role_denied".to_owned())));
+    assert_eq!(over_grpc("admin"), Ok(json!({"revision": "2"})));
+    let audit = eventually("each change has its line", || {
+        let log = process.log();
+        let audit = log.lines().filter(|line| line.contains("waterclock::audit"));
+        let audit: Vec<String> = audit.map(str::to_owned).collect();
+        if audit.len() >= 5 { Ok(audit) } else { Err(format!("{audit:?}")) }
+    });
+    assert_eq!(audit.len(), 5, "{audit:?}");
     for (line, (key, outcome)) in audit.iter().zip([
         ("projects/shop", "role_denied"),
         ("projects/shop", "done"),
         ("projects/bank", "unknown_project"),
+        ("projects/shop", "role_denied"),
+        ("projects/shop", "done"),
     ]) {
         let words = format!("from=127.0.0.1 action=\"put\" key=\"{key}\"");
         let is_said = line.contains(r#"by="anna""#) && line.contains(&words);
