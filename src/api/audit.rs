@@ -129,7 +129,7 @@ impl Drop for Line {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::io;
     use std::sync::Arc;
 
@@ -145,7 +145,7 @@ mod tests {
 
     /// The lines of the log, as JSON.
     #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
+    pub(in crate::api) struct Lines(Arc<Mutex<Vec<u8>>>);
 
     impl io::Write for Lines {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
@@ -159,7 +159,7 @@ mod tests {
 
     impl Lines {
         /// The audit lines since the last time: who, what, of what, revisions, outcome.
-        fn take(&self) -> Vec<Value> {
+        pub(in crate::api) fn take(&self) -> Vec<Value> {
             let text = String::from_utf8(std::mem::take(&mut *self.0.lock())).expect("text");
             let lines = text.lines().map(|line| serde_json::from_str(line).expect("JSON"));
             let audit = lines.filter(|line: &Value| line["target"] == AUDIT);
@@ -173,7 +173,7 @@ mod tests {
                 .collect()
         }
 
-        fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + use<> {
+        pub(in crate::api) fn subscriber(&self) -> impl tracing::Subscriber + Send + Sync + use<> {
             let lines = self.clone();
             tracing_subscriber::fmt().json().with_writer(move || lines.clone()).finish()
         }

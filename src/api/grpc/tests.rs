@@ -13,11 +13,14 @@ use axum::http::{HeaderValue, Uri, header};
 use serde_json::{Value, json};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
+use tracing::Instrument as _;
+use tracing::instrument::WithSubscriber as _;
 use waterclock_proto::v1::on_result::To;
 use waterclock_proto::v1::projects_client::ProjectsClient;
 use waterclock_proto::v1::tasks_client::TasksClient;
 use waterclock_proto::v1::{self, header::Content, new_task};
 
+use super::super::audit::tests::Lines;
 use super::super::auth::Peer;
 use super::super::tasks::Failure;
 use super::super::tasks::model::{CancelOutcome, FeedbackInfo, Length, ResultTo};
@@ -768,6 +771,120 @@ async fn a_project_and_its_services_are_put_shown_and_changed_as_over_http() {
         let status = projects(&api, token).put(put.clone()).await.expect_err(token);
         assert_eq!(status.code(), Code::PermissionDenied, "{token}");
     }
+}
+
+#[tokio::test]
+async fn each_change_over_grpc_has_a_line_in_the_audit_log_whatever_becomes_of_it() {
+    let lines = Lines::default();
+    let test = Box::pin(async {
+        let api = Api::with_tokens();
+        let none = Value::Null;
+        let (shop, billing) = ("projects/shop", "projects/shop/services/billing");
+        // The only line since the last time.
+        let said = |want: Value| assert_eq!(lines.take(), [want]);
+        let refused = |status: Status, want: Value| {
+            assert_eq!(reason(&status), want[5].as_str().unwrap_or_default(), "{status}");
+            said(want);
+        };
+        let mut admin = projects(&api, "admin");
+        let mut chief = projects(&api, "chief");
+        let mut writer = projects(&api, "writer");
+
+        let put = |project: &str, concurrency| v1::PutProjectRequest {
+            project: project.to_owned(),
+            settings: Some(v1::ProjectSettings { concurrency, ..v1::ProjectSettings::default() }),
+            if_revision: None,
+        };
+        admin.put(put("shop", None)).await.expect("put");
+        said(json!(["admin", "put", shop, 0, 1, "done"]));
+        let settings = v1::ServiceSettings {
+            address: "https://billing.example".to_owned(),
+            ..v1::ServiceSettings::default()
+        };
+        let put_service = v1::PutServiceRequest {
+            project: "shop".to_owned(),
+            service: "billing".to_owned(),
+            settings: Some(settings),
+            if_revision: None,
+        };
+        admin.put_service(put_service).await.expect("put");
+        said(json!(["admin", "put", billing, 0, 2, "done"]));
+        let status = chief.put(put("bank", None)).await.expect_err("another project");
+        refused(status, json!(["chief", "put", "projects/bank", none, none, "unknown_project"]));
+        let status = admin.put(put("shop", Some(0))).await.expect_err("too few");
+        refused(status, json!(["admin", "put", shop, none, none, "wrong_fields"]));
+        let status = writer.put(put("shop", None)).await.expect_err("no admin");
+        refused(status, json!(["writer", "put", shop, none, none, "role_denied"]));
+
+        let of = |if_revision| v1::ChangeProjectRequest { project: "shop".into(), if_revision };
+        chief.pause(of(None)).await.expect("paused");
+        said(json!(["chief", "pause", shop, 1, 3, "done"]));
+        let status = admin.resume(of(Some(1))).await.expect_err("an old revision");
+        refused(status, json!(["admin", "resume", shop, 3, none, "revision_conflict"]));
+        let status = writer.resume(of(None)).await.expect_err("no admin");
+        refused(status, json!(["writer", "resume", shop, none, none, "role_denied"]));
+        admin.resume(of(Some(3))).await.expect("resumed");
+        said(json!(["admin", "resume", shop, 3, 4, "done"]));
+        let of_service = v1::ChangeServiceRequest {
+            project: "shop".to_owned(),
+            service: "billing".to_owned(),
+            if_revision: None,
+        };
+        chief.pause_service(of_service.clone()).await.expect("paused");
+        said(json!(["chief", "pause", billing, 2, 5, "done"]));
+        chief.resume_service(of_service.clone()).await.expect("resumed");
+        said(json!(["chief", "resume", billing, 5, 6, "done"]));
+        chief.delete_service(of_service.clone()).await.expect("deleted");
+        said(json!(["chief", "delete", billing, 6, 7, "done"]));
+        let status = chief.delete_service(of_service).await.expect_err("gone");
+        refused(status, json!(["chief", "delete", billing, none, none, "unknown_service"]));
+        admin.delete(of(None)).await.expect("deleted");
+        said(json!(["admin", "delete", shop, 4, 8, "done"]));
+
+        // Tasks: those of the project other are nothing to who may ask for shop alone.
+        api.put_task("a1", "shop");
+        api.put_task("b1", "other");
+        let (mut admin, mut chief) = (tasks(&api, "admin"), tasks(&api, "chief"));
+        let mut writer = tasks(&api, "writer");
+        let retry = |id: &str| v1::RetryTaskRequest { task_id: id.to_owned() };
+        writer.retry_task(retry("a1")).await.expect("retried");
+        said(json!(["writer", "retry", "tasks/a1", none, none, "done"]));
+        let status = writer.retry_task(retry("b1")).await.expect_err("another project");
+        refused(status, json!(["writer", "retry", "tasks/b1", none, none, "unknown_task"]));
+        let report = |id: &str, ticket: &str, outcome: v1::ReportedOutcome| {
+            let (task_id, ticket) = (id.to_owned(), ticket.to_owned());
+            let outcome = outcome.into();
+            v1::ReportResultRequest { task_id, ticket, outcome, ..Default::default() }
+        };
+        use v1::ReportedOutcome::{Failed, Finished, Gone};
+        admin.report_result(report("a1", "", Finished)).await.expect("taken");
+        said(json!(["admin", "report_finished", "tasks/a1", none, none, "done"]));
+        chief.report_result(report("a1", "", Gone)).await.expect("taken");
+        said(json!(["chief", "report_gone", "tasks/a1", none, none, "done"]));
+        let status = chief.report_result(report("b1", "", Failed)).await.expect_err("another's");
+        refused(status, json!(["chief", "report_failed", "tasks/b1", none, none, "unknown_task"]));
+        let status = writer.report_result(report("a1", "", Failed)).await.expect_err("no admin");
+        refused(status, json!(["writer", "report_failed", "tasks/a1", none, none, "role_denied"]));
+        let beat = v1::HeartbeatRequest { task_id: "a1".to_owned(), ..Default::default() };
+        admin.heartbeat(beat).await.expect("taken");
+        said(json!(["admin", "heartbeat", "tasks/a1", none, none, "done"]));
+        api.world().failure = Some(Failure::Away("no broker answers".to_owned()));
+        let status = admin.retry_task(retry("a1")).await.expect_err("Kafka is away");
+        refused(status, json!(["admin", "retry", "tasks/a1", none, none, "kafka_away"]));
+        api.world().failure = None;
+
+        // No changes of an administrator: a report with its ticket, a look, and what nobody asks for who is known.
+        writer.report_result(report("a1", TICKET, Finished)).await.expect("taken");
+        let look = v1::GetTaskRequest { task_id: "a1".to_owned(), payload: false };
+        admin.get_task(look).await.expect("there");
+        projects(&api, "admin").list(v1::ListProjectsRequest {}).await.expect("listed");
+        for token in ["", "nobody"] {
+            let status = projects(&api, token).put(put("shop", None)).await.expect_err(token);
+            assert_eq!(status.code(), Code::Unauthenticated, "{token}");
+        }
+        assert_eq!(lines.take(), Vec::<Value>::new());
+    });
+    test.in_current_span().with_subscriber(lines.subscriber()).await;
 }
 
 /// Every member of a task that HTTP shows is in the message, so that none is forgotten.
