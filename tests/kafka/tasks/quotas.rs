@@ -1,5 +1,5 @@
-//! What projects may do: which hosts they call, how many tasks they may create and have, how far ahead and how large, how many calls
-//! they may have open, and over how long a time they are spread.
+//! What projects may do: which hosts they call, to which topics their records go, how many tasks they may create and have, how far
+//! ahead and how large, how many calls they may have open, and over how long a time they are spread.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Api, command, fixture, launch, put_service, share, task, with};
-use crate::support::{Call, Endpoint, eventually, eventually_within, now_ms, patience};
+use crate::support::{Call, Endpoint, Log, eventually, eventually_within, now_ms, patience, whole};
 
 /// Tasks that a project may create in a second, and at once.
 const RATE: usize = 20;
@@ -78,6 +78,57 @@ fn the_hosts_of_a_project_hold_for_tasks_that_wait() {
         if ended["task_status"] == "finished" { Ok(ended) } else { Err(ended.to_string()) }
     });
     assert_eq!(ended["attempts_total"], 1);
+    process.stop_well();
+}
+
+#[test]
+fn the_topics_of_a_project_hold_for_tasks_that_wait() {
+    let fixture = fixture("tasks-topics");
+    let (orders, bills) = (fixture.target("orders", 1), fixture.target("bills", 1));
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let api = Api::of(&process);
+    let list = |pattern: &str| {
+        put(&api, &json!({ "targets": [pattern] }));
+        hears(&api, "targets", &json!([pattern]));
+    };
+    let record = |topic: &str, value: &str, delay: &str| json!({"project": "shop", "group": "g", "topic": topic, "value": value, "delay": delay});
+    let create = |task: &Value| {
+        let (status, told) = api.answered("POST", "/v1/tasks/kafka", Some(task));
+        assert_eq!(status, 201, "{told}");
+        told["task_id"].as_str().expect("an id").to_owned()
+    };
+    let refused = |topic: &str| {
+        let record = record(topic, "refused", "0s");
+        let at = wrong(&api, "POST", "/v1/tasks/kafka", &record);
+        assert_eq!(at.as_deref(), Ok("topic"), "{topic}");
+        let batch = json!({"tasks": [with(record, json!({"type": "kafka"}))]});
+        let (_, told) = api.answered("POST", "/v1/tasks:batchCreate", Some(&batch));
+        assert_eq!(told["tasks"][0]["status"], 422, "{told}");
+    };
+    // Names of topics have the namespace before them. A pattern is for a whole name.
+    list(".*-orders");
+    refused(&bills);
+    refused(&format!("{orders}.late"));
+    let first = api.end_of(&create(&record(&orders, "inside", "0s")));
+    assert_eq!(first["task_status"], "finished", "{first}");
+    let mut log = Log::open(&fixture, &orders);
+    assert_eq!(log.count(1)[0].text(), "inside");
+
+    // It is in force two seconds after the put at the latest, and so before the task is due.
+    let waits = create(&record(&orders, "outside by then", "6s"));
+    list(".*-bills");
+    refused(&orders);
+    let ended = api.end_of(&waits);
+    let told = (&ended["task_status"], &ended["code"]);
+    assert_eq!(told, (&json!("failed"), &json!("target_denied")), "{ended}");
+    let other = api.end_of(&create(&record(&bills, "inside", "0s")));
+    assert_eq!(other["task_status"], "finished", "{other}");
+
+    let values = |topic: &str| -> Vec<String> {
+        whole(&fixture, topic).iter().map(|record| record.text()).collect()
+    };
+    assert_eq!(values(&orders), ["inside"]);
+    assert_eq!(values(&bills), ["inside"]);
     process.stop_well();
 }
 
