@@ -217,6 +217,74 @@ async fn a_connection_of_http2_gives_way_only_while_it_is_idle() {
     assert!(end.is_ok(), "it is open still");
 }
 
+/// A frame of HTTP/2, as it is sent.
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = (payload.len() as u32).to_be_bytes()[1..].to_vec();
+    bytes.extend([kind, flags]);
+    bytes.extend(stream.to_be_bytes());
+    bytes.extend(payload);
+    bytes
+}
+
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+const SETTINGS: u8 = 4;
+const GOAWAY: u8 = 7;
+
+/// Kind and payload of each frame that is whole.
+fn frames(mut bytes: &[u8]) -> Vec<(u8, &[u8])> {
+    let mut found = Vec::new();
+    while let [a, b, c, kind, _, _, _, _, _, rest @ ..] = bytes {
+        let length = u32::from_be_bytes([0, *a, *b, *c]) as usize;
+        let Some((payload, next)) = rest.split_at_checked(length) else { break };
+        found.push((*kind, payload));
+        bytes = next;
+    }
+    found
+}
+
+/// So many requests for `/slow`, each of which is reset at once, as one client sends them; what is answered until the other side
+/// closes. `None`: it does not.
+async fn flood(address: SocketAddr, requests: u32) -> Option<Vec<u8>> {
+    const CANCEL: u32 = 8;
+    // GET, http, and by no table: the path /slow and the authority x.
+    let head = b"\x82\x86\x04\x05/slow\x01\x01x";
+    let mut bytes = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bytes.extend(frame(SETTINGS, 0, 0, b""));
+    for nth in 0..requests {
+        // The end of the head, which is that of the request.
+        bytes.extend(frame(HEADERS, 5, 2 * nth + 1, head));
+        bytes.extend(frame(RST_STREAM, 0, 2 * nth + 1, &CANCEL.to_be_bytes()));
+    }
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    // All at once, so that none is looked at before the next one is there.
+    stream.write_all(&bytes).await.unwrap();
+    let mut answer = Vec::new();
+    let read = stream.read_to_end(&mut answer);
+    let read = tokio::time::timeout(patient(Duration::from_secs(5)), read).await;
+    read.is_ok().then_some(answer)
+}
+
+#[tokio::test]
+async fn requests_of_http2_that_are_reset_by_the_dozen_end_their_connection_and_no_other() {
+    const ENHANCE_YOUR_CALM: u32 = 11;
+    let address = start_slow(Limits::new(1_024)).await;
+    let (sender, _connection) = http2(address, 64 << 10).await;
+    let meanwhile = {
+        let sender = sender.clone();
+        tokio::spawn(async move { text(asked(&sender, "/slow").await.unwrap()).await })
+    };
+    let answer = flood(address, 5 * RESETS_MAX as u32).await.expect("it is open still");
+    let frames = frames(&answer);
+    let goaway = frames.iter().find(|(kind, _)| *kind == GOAWAY);
+    let code = goaway.and_then(|(_, payload)| payload.get(4..8));
+    assert_eq!(code, Some(&ENHANCE_YOUR_CALM.to_be_bytes()[..]), "{frames:?}");
+    // Another one goes on, and a further one is served.
+    assert_eq!(meanwhile.await.unwrap(), "all of it");
+    assert_eq!(text(asked(&sender, "/slow").await.unwrap()).await, "all of it");
+    assert!(exchange(address, &request("GET", "/slow")).await.ends_with("all of it"));
+}
+
 #[tokio::test]
 async fn how_a_client_begins_may_come_in_parts_and_not_too_slowly() {
     let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
