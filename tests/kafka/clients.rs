@@ -201,7 +201,7 @@ pub fn python() -> String {
     std::env::var("WATERCLOCK_TEST_PYTHON").unwrap_or_else(|_| {
         panic!(
             "WATERCLOCK_TEST_PYTHON is not set: scripts/test sets it to a Python with confluent-kafka and grpcio; by hand: \
-             python3 -m venv V && V/bin/pip install confluent-kafka grpcio grpcio-tools && export WATERCLOCK_TEST_PYTHON=V/bin/python"
+             python3 -m venv V && V/bin/pip install confluent-kafka grpcio grpcio-tools grpcio-reflection && export WATERCLOCK_TEST_PYTHON=V/bin/python"
         )
     })
 }
