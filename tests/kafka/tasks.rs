@@ -11,6 +11,7 @@ mod feedback;
 mod follow_ups;
 mod forged;
 mod grpc;
+mod grpc_calls;
 mod grpc_health;
 mod grpc_projects;
 mod limits;

@@ -31,6 +31,22 @@ fn output(command: &mut Command) -> String {
     out.into_owned()
 }
 
+/// The code in Python that protoc makes of these files, each of which stands in a directory that its imports begin at.
+#[track_caller]
+pub(super) fn made_of(files: &[(&str, &str)]) -> tempfile::TempDir {
+    let made = tempfile::tempdir().expect("a directory");
+    let mut protoc = Command::new(python());
+    protoc.args(["-m", "grpc_tools.protoc"]).current_dir(env!("CARGO_MANIFEST_DIR"));
+    for kind in ["--python_out", "--grpc_python_out"] {
+        protoc.arg(format!("{kind}={}", made.path().display()));
+    }
+    for &(directory, file) in files {
+        protoc.args(["-I", directory, &format!("{directory}/{file}")]);
+    }
+    output(&mut protoc);
+    made
+}
+
 /// A program of the documents, with the code that is made for it as its page says.
 pub(super) struct Program {
     made: tempfile::TempDir,
@@ -39,15 +55,9 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn new(name: &str) -> Self {
-        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let made = tempfile::tempdir().expect("a directory");
-        let mut protoc = Command::new(python());
-        protoc.args(["-m", "grpc_tools.protoc", "-I", "proto"]).current_dir(root);
-        for kind in ["--python_out", "--grpc_python_out"] {
-            protoc.arg(format!("{kind}={}", made.path().display()));
-        }
-        output(protoc.arg("proto/waterclock/v1/tasks.proto"));
-        Self { made, path: root.join("docs/clients").join(name) }
+        let made = made_of(&[("proto", "waterclock/v1/tasks.proto")]);
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/clients").join(name);
+        Self { made, path }
     }
 
     /// As it would be run.

@@ -12,9 +12,9 @@ use super::fixture;
 use super::grpc::grpcurl_by;
 use crate::support::{Endpoint, Fixture, Mode, Process, eventually, now_ms, patient, waterclock};
 
-type Issuer = CertifiedIssuer<'static, KeyPair>;
+pub(super) type Issuer = CertifiedIssuer<'static, KeyPair>;
 
-fn authority(name: &str) -> Issuer {
+pub(super) fn authority(name: &str) -> Issuer {
     let mut params = CertificateParams::default();
     params.distinguished_name.push(DnType::CommonName, name);
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
