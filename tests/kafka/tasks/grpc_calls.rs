@@ -123,7 +123,7 @@ fn the_python_program_of_a_stock_is_called_by_its_reflection() {
     let address = format!("http://{}", stock.host());
     let service = json!({"address": address, "protocol": "grpc", "secret": "signing"});
     put_service(&api, "shop", "stock", &service);
-    // Names as the file has them, and as JSON has them: a message takes both.
+    // Names as JSON has them; the other tests have them as the file does. A message takes both.
     let order = json!({
         "orderId": "order-17", "lines": [{"sku": "a", "count": 299}, {"sku": "b", "count": "1"}], "labels": {"shop": "7"},
         "reason": "REASON_EXPIRED", "seal": "AP8=", "held": "1.500s", "weight": 0.0,
