@@ -100,7 +100,7 @@ pub struct Config {
     /// Range: `host:port`; at most 260 bytes.
     pub advertise: Option<String>,
 
-    /// What this process does: `lanes` holds records and timers, `worker` makes the calls of tasks, `api` takes tasks over HTTP.
+    /// What this process does: `lanes` holds records and timers, `worker` makes the calls of tasks, `api` takes tasks over HTTP and gRPC.
     /// Health and metrics are served in any case. Without `lanes` it has no lane thread, whatever `threads` says.
     ///
     /// Default: `lanes,worker,api`. Range: one or more of these, with commas; `lanes` or `worker` among them.
@@ -595,7 +595,7 @@ pub struct Roles {
     pub lanes: bool,
     /// It makes the calls of tasks.
     pub worker: bool,
-    /// It takes tasks over HTTP.
+    /// It takes tasks over HTTP and gRPC.
     pub api: bool,
 }
 

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  create, get, list, cancel, retry ──▶ HTTP ──▶ any instance with the API
-//!  consumed record ──▶ Handed ──▶ Turn ──▶ heartbeats in the background, then one result
+//!  consumed record, or call ──▶ Handed ──▶ Turn ──▶ heartbeats in the background, then one result
 //! ```
 //!
 //! It speaks HTTP only, and needs no Kafka client of its own. An executor brings the consumer that it likes.
@@ -84,7 +84,7 @@ use super::http::{
 use super::{Tls, Token};
 
 pub use error::{Advice, Error};
-pub use request::{HttpTask, KafkaTask, NewTask, OnResult, Retry};
+pub use request::{GrpcTask, HttpTask, KafkaTask, NewTask, OnResult, Retry};
 pub use turn::{Handed, Over, Report, Turn};
 pub use view::{Attempt, CancelOutcome, Created, Feedback, Reported, Task, TaskFilter, TaskStatus};
 

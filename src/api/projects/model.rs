@@ -57,7 +57,7 @@ pub struct ProjectSettings {
 pub struct ServiceSettings {
     /// The URL that the paths of tasks are put behind.
     pub address: String,
-    /// `http`, whether the address has TLS or not.
+    /// `http` or `grpc`. Both may have TLS: the address says so.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub protocol: Option<String>,
     /// None of its tasks is dispatched.

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use waterclock::client::Message;
 use waterclock::client::tasks::{
-    CancelOutcome, Error, Feedback, Handed, HttpTask, KafkaTask, NewTask, Over, Reported, Retry,
-    TaskFilter, TaskStatus, Tasks, TasksConfig,
+    CancelOutcome, Error, Feedback, GrpcTask, Handed, HttpTask, KafkaTask, NewTask, Over, Reported,
+    Retry, TaskFilter, TaskStatus, Tasks, TasksConfig,
 };
 
 use super::grpc::Program;
@@ -202,6 +202,65 @@ fn a_turn_lives_by_its_heartbeats_and_its_work_hears_when_it_is_over() {
     assert_eq!(runtime.block_on(of_long.finished()).expect("answered"), Reported::Finished);
     assert_eq!(api.end_of(&long)["task_status"], "finished");
     second.stop_well();
+}
+
+#[test]
+fn calls_over_http_hand_turns_over_and_methods_of_grpc_are_called() {
+    let fixture = fixture("tasks-client-calls");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
+    let (tasks, runtime) = (connect(&[&process]), runtime());
+    let called = HttpTask::to_url("shop", "imports", stub.url("/slow?ms=0&status=202"))
+        .feedback(Feedback::within(HOUR))
+        .retry(Retry::times(1).interval(Duration::from_secs(1)));
+    let created = runtime.block_on(tasks.create(called)).expect("created");
+    // What the service would have, who is called.
+    let handed = |count: usize| {
+        let call = eventually(&format!("call {count}"), || {
+            let mut calls = stub.calls();
+            if calls.len() == count { Ok(calls.remove(count - 1)) } else { Err(String::new()) }
+        });
+        let attempt = call.attempt.to_string();
+        let mut headers = vec![("webhook-id", call.id.as_bytes())];
+        headers.push(("waterclock-attempt", attempt.as_bytes()));
+        let ticket = call.ticket.as_deref().map(|of| ("waterclock-ticket", of.as_bytes()));
+        let cursor = call.cursor.as_deref().map(|of| ("waterclock-cursor", of.as_bytes()));
+        Handed::of_call(headers.into_iter().chain(ticket).chain(cursor)).expect("handed over")
+    };
+    let first = handed(1);
+    assert_eq!((first.task_id(), first.attempt(), first.cursor()), (&*created.task_id, 1, None));
+    let turn = runtime.block_on(tasks.begin(first)).expect("begun");
+    turn.progress("row:5", Some(50)).expect("sound");
+    // While its call is open, a failure is told to come back.
+    let told = runtime.block_on(turn.failed("no stock", None)).expect("answered");
+    assert_eq!(told, Reported::Retrying);
+    let again = handed(2);
+    assert_eq!((again.attempt(), again.cursor()), (2, Some("row:5")));
+    let turn = runtime.block_on(tasks.begin(again)).expect("begun");
+    let told = runtime.block_on(turn.finished()).expect("answered");
+    assert_eq!(told, Reported::Finished);
+    assert_eq!(api.end_of(&created.task_id)["task_status"], "finished");
+
+    let health = |service: &str, method: &str| {
+        let host = process.address().expect("an address");
+        GrpcTask::to_host("shop", "checks", host, service, method)
+    };
+    let good = health("grpc.health.v1.Health", "Check")
+        .json(r#"{"service": "waterclock.v1.Tasks"}"#)
+        .request_id("health");
+    let bad = health("grpc.health.v1.Nobody", "Check").json("{}").request_id("nobody");
+    let both = [NewTask::from(good), NewTask::from(bad)];
+    let both = runtime.block_on(tasks.create_all(&both)).expect("answered");
+    let ended: Vec<Value> =
+        both.into_iter().map(|each| api.end_of(&each.expect("created").task_id)).collect();
+    assert_eq!(
+        (&ended[0]["task_status"], &ended[0]["task_type"]),
+        (&json!("finished"), &json!("grpc"))
+    );
+    assert_eq!(ended[1]["task_status"], "failed", "{}", ended[1]);
+    let error = ended[1]["last"]["error"].as_str().expect("an error");
+    assert!(error.starts_with("method_unknown"), "{error}");
+    process.stop_well();
 }
 
 /// Runs a program of the documents, and judges it by what it prints, by the calls, and by what HTTP shows.

@@ -153,11 +153,13 @@ fn projects_and_targets_are_paused_and_go_on_by_commands() {
         ends(&process, 0, &[&["project", "put", PROJECT], options].concat()).said
     };
     assert_eq!(put(&["--max-pending", "9", "--window", "1m"]), "revision 3\n");
-    // A person learns what a put took away, and of what it brings nothing.
+    // A person learns what a put has changed without a word of it.
     let lost = "max_pending was 9, and has its default now: the command did not name it\n\
                 window was 1m, and has its default now: the command did not name it\n";
     assert_eq!(put(&["--create-rate", "100"]), format!("revision 4\n{lost}"));
-    assert_eq!(put(&["--create-rate", "200"]), "revision 5\n");
+    let follows = "create_burst was 100, and is 200 now: the command did not name it\n";
+    assert_eq!(put(&["--create-rate", "200"]), format!("revision 5\n{follows}"));
+    assert_eq!(put(&["--create-rate", "200"]), "revision 6\n");
 
     let topic = fixture.target("out", 1);
     assert!(!is_paused("target", &topic));

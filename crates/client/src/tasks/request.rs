@@ -66,37 +66,16 @@ pub enum OnResult {
     Url(String),
 }
 
-/// A task of either type.
+/// A task of any type.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub enum NewTask {
     /// An HTTP call.
     Http(HttpTask),
+    /// A call over gRPC.
+    Grpc(GrpcTask),
     /// A record for a topic.
     Kafka(KafkaTask),
-}
-
-impl From<HttpTask> for NewTask {
-    fn from(task: HttpTask) -> Self {
-        Self::Http(task)
-    }
-}
-
-impl From<KafkaTask> for NewTask {
-    fn from(task: KafkaTask) -> Self {
-        Self::Kafka(task)
-    }
-}
-
-impl From<&HttpTask> for NewTask {
-    fn from(task: &HttpTask) -> Self {
-        Self::Http(task.clone())
-    }
-}
-
-impl From<&KafkaTask> for NewTask {
-    fn from(task: &KafkaTask) -> Self {
-        Self::Kafka(task.clone())
-    }
 }
 
 impl From<&Self> for NewTask {
@@ -110,25 +89,26 @@ impl NewTask {
     pub(super) fn task_type(&self) -> &'static str {
         match self {
             Self::Http(_) => "http",
+            Self::Grpc(_) => "grpc",
             Self::Kafka(_) => "kafka",
         }
     }
 
     /// Whether it may be sent twice and is one task.
     pub(super) fn has_request_id(&self) -> bool {
-        match self {
-            Self::Http(HttpTask(fields)) | Self::Kafka(KafkaTask(fields)) => {
-                fields.0.contains_key(REQUEST_ID)
-            }
-        }
+        self.fields().0.contains_key(REQUEST_ID)
     }
 
     /// The request for it alone.
     pub(super) fn body(&self) -> Value {
+        Value::Object(self.fields().0.clone())
+    }
+
+    fn fields(&self) -> &Fields {
         match self {
-            Self::Http(HttpTask(fields)) | Self::Kafka(KafkaTask(fields)) => {
-                Value::Object(fields.0.clone())
-            }
+            Self::Http(HttpTask(fields))
+            | Self::Grpc(GrpcTask(fields))
+            | Self::Kafka(KafkaTask(fields)) => fields,
         }
     }
 
@@ -182,9 +162,21 @@ impl Fields {
     }
 }
 
-/// What both types have.
+/// What all types have.
 macro_rules! common {
-    ($task:ident) => {
+    ($task:ident, $variant:ident) => {
+        impl From<$task> for NewTask {
+            fn from(task: $task) -> Self {
+                Self::$variant(task)
+            }
+        }
+
+        impl From<&$task> for NewTask {
+            fn from(task: &$task) -> Self {
+                Self::$variant(task.clone())
+            }
+        }
+
         impl $task {
             /// Due so long after an instance has taken the request, rounded up to a millisecond. Takes the place of an earlier
             /// [`at`](Self::at). A task for which nothing is said is due at once.
@@ -227,6 +219,17 @@ macro_rules! common {
                 self
             }
 
+            /// It goes on after its record was delivered, or its call was answered with a success, until an executor reports: see
+            /// [`Turn`](super::Turn). A task that calls has either this or a poll.
+            pub fn feedback(mut self, feedback: Feedback) -> Self {
+                let mut fields = json!({ "deadline": length(feedback.deadline) });
+                if let Some(heartbeat) = feedback.heartbeat {
+                    fields["heartbeat"] = length(heartbeat);
+                }
+                self.0.put("feedback", fields);
+                self
+            }
+
             /// Who is told how it ended: once it is finished, or has failed.
             pub fn on_result(mut self, to: OnResult) -> Self {
                 let (kind, name) = match to {
@@ -235,6 +238,25 @@ macro_rules! common {
                     OnResult::Url(url) => ("url", url),
                 };
                 self.0.put("on_result", json!({ kind: name }));
+                self
+            }
+        }
+    };
+}
+
+/// What tasks that call have.
+macro_rules! calls {
+    ($task:ident, $not_yet:literal) => {
+        impl $task {
+            /// How long a call may take, at most 5 min.
+            pub fn timeout(mut self, most: Duration) -> Self {
+                self.0.put("timeout", length(most));
+                self
+            }
+
+            #[doc = concat!("Asks again after the same interval, from 1 s to 1 d, while the answer is ", $not_yet, ": so many rounds at most.")]
+            pub fn poll(mut self, interval: Duration, rounds: u32) -> Self {
+                self.0.put("poll", json!({ "interval": length(interval), "rounds": rounds }));
                 self
             }
         }
@@ -258,7 +280,8 @@ macro_rules! common {
 #[must_use = "nothing is created before it is handed to a client"]
 pub struct HttpTask(Fields);
 
-common!(HttpTask);
+common!(HttpTask, Http);
+calls!(HttpTask, "202 or 425");
 
 impl HttpTask {
     /// One of this project and group that calls this URL, by POST.
@@ -307,21 +330,104 @@ impl HttpTask {
         self
     }
 
-    /// How long a call may take, at most 5 min.
-    pub fn timeout(mut self, most: Duration) -> Self {
-        self.0.put("timeout", length(most));
-        self
-    }
-
     /// Which statuses mean that it is done: `2xx` if nothing is said.
     pub fn expect(mut self, statuses: impl Into<String>) -> Self {
         self.0.put("expect", Value::String(statuses.into()));
         self
     }
+}
 
-    /// Asks again after the same interval, from 1 s to 1 d, while the answer is 202 or 425: so many rounds at most.
-    pub fn poll(mut self, interval: Duration, rounds: u32) -> Self {
-        self.0.put("poll", json!({ "interval": length(interval), "rounds": rounds }));
+/// A task that calls a method of a gRPC service, with one message each way.
+///
+/// ```
+/// use std::time::Duration;
+/// use waterclock_client::tasks::{GrpcTask, Retry};
+///
+/// let expire = GrpcTask::to_host("shop", "orders", "orders.example:50051", "shop.v1.Orders", "Expire")
+///     .tls()
+///     .json(r#"{"order": 17}"#)
+///     .after(Duration::from_secs(15 * 60))
+///     .retry(Retry::times(3))
+///     .request_id("expire-rpc-17");
+/// ```
+#[derive(Clone, Debug, PartialEq)]
+#[must_use = "nothing is created before it is handed to a client"]
+pub struct GrpcTask(Fields);
+
+common!(GrpcTask, Grpc);
+calls!(GrpcTask, "`FAILED_PRECONDITION`");
+
+impl GrpcTask {
+    /// One of this project and group that calls a method of the gRPC service of this name, with its package, at `host:port`: over
+    /// plain HTTP/2, unless [`tls`](Self::tls) is said.
+    pub fn to_host(
+        project: impl Into<String>,
+        group: impl Into<String>,
+        host: impl Into<String>,
+        service: impl Into<String>,
+        method: impl Into<String>,
+    ) -> Self {
+        Self::new(
+            project.into(),
+            group.into(),
+            ("host", host.into()),
+            service.into(),
+            method.into(),
+        )
+    }
+
+    /// The same at the address of a service of the project, which was put with the protocol `grpc`.
+    pub fn to_named_service(
+        project: impl Into<String>,
+        group: impl Into<String>,
+        named: impl Into<String>,
+        service: impl Into<String>,
+        method: impl Into<String>,
+    ) -> Self {
+        let named = ("named_service", named.into());
+        Self::new(project.into(), group.into(), named, service.into(), method.into())
+    }
+
+    fn new(
+        project: String,
+        group: String,
+        (at, address): (&str, String),
+        service: String,
+        method: String,
+    ) -> Self {
+        let mut fields = Fields::new(project, group);
+        for (name, value) in [(at, address), ("service", service), ("method", method)] {
+            fields.put(name, Value::String(value));
+        }
+        Self(fields)
+    }
+
+    /// Over TLS. The address of a named service says by itself whether it has TLS.
+    pub fn tls(mut self) -> Self {
+        self.0.put("tls", json!(true));
+        self
+    }
+
+    /// The message, as it is sent. Takes the place of an earlier [`json`](Self::json). Without either, the message is empty.
+    pub fn message(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.0.put("format", json!("protobuf"));
+        self.0.0.remove("body");
+        self.0.put("body_b64", Value::String(STANDARD.encode(bytes.into())));
+        self
+    }
+
+    /// The message in JSON: a worker encodes it by the reflection of the target. Takes the place of an earlier
+    /// [`message`](Self::message).
+    pub fn json(mut self, json: impl Into<String>) -> Self {
+        self.0.put("format", json!("json"));
+        self.0.0.remove("body_b64");
+        self.0.put("body", Value::String(json.into()));
+        self
+    }
+
+    /// One more entry of the metadata. The value of a name that ends in `-bin` is in base64.
+    pub fn metadata(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.0.push_header(name.into(), value.into());
         self
     }
 }
@@ -342,7 +448,7 @@ impl HttpTask {
 #[must_use = "nothing is created before it is handed to a client"]
 pub struct KafkaTask(Fields);
 
-common!(KafkaTask);
+common!(KafkaTask, Kafka);
 
 impl KafkaTask {
     /// One of this project and group for this topic: null key, null value, no headers.
@@ -378,16 +484,6 @@ impl KafkaTask {
     /// The partition, in place of the one of the key.
     pub fn partition(mut self, partition: u32) -> Self {
         self.0.put("partition", json!(partition));
-        self
-    }
-
-    /// It goes on after its record was delivered, until an executor reports: see [`Turn`](super::Turn).
-    pub fn feedback(mut self, feedback: Feedback) -> Self {
-        let mut fields = json!({ "deadline": length(feedback.deadline) });
-        if let Some(heartbeat) = feedback.heartbeat {
-            fields["heartbeat"] = length(heartbeat);
-        }
-        self.0.put("feedback", fields);
         self
     }
 }

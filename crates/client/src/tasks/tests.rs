@@ -190,6 +190,76 @@ fn what_the_builders_say_is_what_an_instance_reads() {
 }
 
 #[test]
+fn tasks_that_call_have_feedback_and_methods_of_grpc_are_called_too() {
+    let read = |of, task: NewTask| {
+        let of_batch = task.of_batch()["type"].clone();
+        assert_eq!(of_batch, task.task_type());
+        request::read(of, task.body().to_string().as_bytes(), 1 << 22).expect("it is taken")
+    };
+    let json_of = |spec: &waterclock_engine::task::spec::Spec| -> Value {
+        serde_json::from_slice(spec.to_json().as_bytes()).expect("JSON")
+    };
+    let feedback = Feedback::within(HOUR).heartbeat(Duration::from_secs(30));
+    let taken = read(TaskType::Http, http(None).feedback(feedback).into());
+    let want = json!({"deadline": 3_600, "heartbeat": 30});
+    assert_eq!(json_of(&taken.spec)["feedback"], want);
+
+    let to_host = || GrpcTask::to_host("shop", "orders", "a.example:50051", "s.v1.S", "M");
+    let task = to_host()
+        .message(vec![8, 1])
+        .json(r#"{"order": 17}"#)
+        .tls()
+        .metadata("x-a", "1")
+        .timeout(Duration::from_secs(2))
+        .feedback(feedback)
+        .request_id("r");
+    let taken = read(TaskType::Grpc, (&task).into());
+    assert_eq!(taken.value.as_deref(), Some(&br#"{"order": 17}"#[..]));
+    assert_eq!(taken.request_id.as_deref(), Some("r"));
+    let want = json!({
+        "type": "grpc", "project": "shop", "group": "orders", "host": "a.example:50051", "tls": true,
+        "service": "s.v1.S", "method": "M", "format": "json", "headers": [["x-a", "1"]], "timeout": 2,
+        "feedback": {"deadline": 3_600, "heartbeat": 30},
+    });
+    assert_eq!(json_of(&taken.spec), want);
+    let taken = read(TaskType::Grpc, to_host().json("{}").message(vec![8, 1]).into());
+    assert_eq!(taken.value.as_deref(), Some(&[8, 1][..]));
+    let polls = GrpcTask::to_named_service("shop", "orders", "billing", "s.v1.S", "M")
+        .poll(Duration::from_secs(10), 6);
+    let spec = json_of(&read(TaskType::Grpc, polls.into()).spec);
+    assert_eq!((&spec["named_service"], &spec["poll"]["rounds"]), (&"billing".into(), &6.into()));
+}
+
+#[test]
+fn a_call_hands_a_turn_over_as_a_record_does() {
+    let all: [(&str, &[u8]); 6] = [
+        ("content-type", b"text/plain"),
+        ("Webhook-Id", b"9f2c"),
+        ("waterclock-ticket", b"AAAB"),
+        ("waterclock-attempt", b"2"),
+        ("waterclock-cursor", b"row:7"),
+        ("x-binary", b"\xff"),
+    ];
+    let handed = Handed::of_call(all).expect("it is of a task");
+    assert_eq!((handed.task_id(), handed.attempt(), handed.cursor()), ("9f2c", 2, Some("row:7")));
+    assert!(!format!("{handed:?}").contains("AAAB"));
+    // Of gRPC, with padding and without.
+    for cursor in ["cm93Ojc=", "cm93Ojc"] {
+        let bin = all.map(|(name, value)| match name {
+            "waterclock-cursor" => ("waterclock-cursor-bin", cursor.as_bytes()),
+            _ => (name, value),
+        });
+        assert_eq!(Handed::of_call(bin).expect("it is of a task").cursor(), Some("row:7"));
+    }
+    for missing in ["Webhook-Id", "waterclock-ticket"] {
+        let rest = all.into_iter().filter(|(name, _)| *name != missing);
+        let error = Handed::of_call(rest).expect_err("nobody waits for it");
+        let name = missing.to_ascii_lowercase();
+        assert!(matches!(error, Error::NotHanded { header } if header == name), "{error:?}");
+    }
+}
+
+#[test]
 fn a_create_with_a_request_id_is_repeated_and_one_without_is_not() {
     block_on(async {
         let instance = Instance::says(vec![passing("lane_moving"), None, created("a")]);

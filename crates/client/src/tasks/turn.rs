@@ -1,4 +1,4 @@
-//! A turn of a Kafka task with feedback, in the hands of its executor.
+//! A turn of a task with feedback, in the hands of its executor.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD_NO_PAD;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -19,7 +21,15 @@ use super::{ATTEMPT_MIN, Error, LIST, Reported, Tasks};
 /// The shortest pause between two heartbeats.
 const BEAT_MIN: Duration = Duration::from_millis(100);
 
-/// What the headers of a record say that was handed to an executor.
+/// What the headers of a call say that hands a turn over. `docs/tasks.md` has them.
+const CALL_ID: &str = "webhook-id";
+const CALL_TICKET: &str = "waterclock-ticket";
+const CALL_ATTEMPT: &str = "waterclock-attempt";
+const CALL_CURSOR: &str = "waterclock-cursor";
+/// The same over gRPC, in base64.
+const CALL_CURSOR_BIN: &str = "waterclock-cursor-bin";
+
+/// What the headers of a record or of a call say by which a turn was handed to an executor.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Handed {
     task_id: String,
@@ -68,6 +78,39 @@ impl Handed {
             ticket: ticket.ok_or_else(missing(header::TICKET))?.to_owned(),
             attempt: attempt.unwrap_or(1),
             cursor: cursor.map(str::to_owned),
+        })
+    }
+
+    /// Reads the headers of a call, or its metadata over gRPC: those of a `http::HeaderMap`, say, each with `as_str` and `as_bytes`.
+    /// Answer the call with 202, or `OK` over gRPC, once you have the turn, and work on it after that.
+    ///
+    /// # Errors
+    /// [`Error::NotHanded`]: nobody waits for a report about this call. Its answer says how it went.
+    pub fn of_call<'a>(
+        headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    ) -> Result<Self, Error> {
+        let (mut task_id, mut ticket, mut attempt, mut cursor) = (None, None, None, None);
+        for (name, value) in headers {
+            let Ok(text) = std::str::from_utf8(value) else { continue };
+            let is = |of: &str| name.eq_ignore_ascii_case(of);
+            match () {
+                () if is(CALL_ID) => task_id = Some(text),
+                () if is(CALL_TICKET) => ticket = Some(text),
+                () if is(CALL_ATTEMPT) => attempt = text.parse().ok(),
+                () if is(CALL_CURSOR) => cursor = Some(text.to_owned()),
+                () if is(CALL_CURSOR_BIN) => {
+                    let bytes = STANDARD_NO_PAD.decode(text.trim_end_matches('='));
+                    cursor = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
+                }
+                () => {}
+            }
+        }
+        let missing = |header| move || Error::NotHanded { header };
+        Ok(Self {
+            task_id: task_id.ok_or_else(missing(CALL_ID))?.to_owned(),
+            ticket: ticket.ok_or_else(missing(CALL_TICKET))?.to_owned(),
+            attempt: attempt.unwrap_or(1),
+            cursor,
         })
     }
 
@@ -225,7 +268,7 @@ impl Drop for Turn {
 
 impl Tasks {
     /// Begins to work on a task that was handed over: looks its heartbeat period up, and sends the first heartbeat. Commit the offset
-    /// of the record once this has returned: then a crash before it costs nothing but time.
+    /// of the record, or answer the call, once this has returned: then a crash before it costs nothing but time.
     ///
     /// Call it inside a tokio runtime with time and I/O enabled.
     ///
