@@ -815,7 +815,7 @@ pub mod tasks_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Creates, looks up, lists, cancels and retries tasks. The same as /v1/tasks over HTTP.
+    /// Creates, looks up, lists, cancels and retries tasks, and takes what their executors report. The same as /v1/tasks over HTTP.
     #[derive(Debug, Clone)]
     pub struct TasksClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1219,7 +1219,7 @@ pub mod tasks_server {
             tonic::Status,
         >;
     }
-    /// Creates, looks up, lists, cancels and retries tasks. The same as /v1/tasks over HTTP.
+    /// Creates, looks up, lists, cancels and retries tasks, and takes what their executors report. The same as /v1/tasks over HTTP.
     #[derive(Debug)]
     pub struct TasksServer<T> {
         inner: Arc<T>,
@@ -1881,10 +1881,10 @@ pub struct Patterns {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ServiceSettings {
-    /// The URL that the paths of tasks are put behind.
+    /// The URL that the paths of tasks are put behind; of grpc one without a path.
     #[prost(string, tag = "1")]
     pub address: ::prost::alloc::string::String,
-    /// http, whether the address has TLS or not.
+    /// http or grpc. Both may have TLS: the address says so.
     #[prost(string, optional, tag = "2")]
     pub protocol: ::core::option::Option<::prost::alloc::string::String>,
     /// None of its tasks is dispatched.
