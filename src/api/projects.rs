@@ -37,7 +37,7 @@ pub(super) mod targets;
 
 pub(super) use stats::stats;
 
-use changes::{asked_for, changed, if_match, with_etag, write};
+use changes::{asked_for, changed, if_match, in_force, with_etag, write};
 use model::{
     Changed, ProjectList, ProjectRow, ProjectSettings, ProjectView, ServiceSettings, ServiceView,
 };
@@ -408,7 +408,11 @@ pub(super) async fn apply(
     asked: Option<u64>,
 ) -> Result<Revisions, Problem> {
     may_change(caller, named)?;
-    let registry = tasks.projects.registry()?;
+    let registry = in_force(tasks, asked, |of| match named.service {
+        Some(name) => of.service(named.project, name).map_or(0, |of| of.revision),
+        None => of.project(named.project).revision,
+    })
+    .await?;
     let (revision, change) = match named.service {
         Some(name) => services::change(&registry, named.project, name, action)?,
         None => {
@@ -427,7 +431,7 @@ pub(super) async fn apply(
             (revision, Change::of_project(named.project, project))
         }
     };
-    write(tasks, change, asked.or(Some(revision))).await
+    write(tasks, change, Some(revision)).await
 }
 
 /// What is behind a colon in the path of a project.

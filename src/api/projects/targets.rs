@@ -14,7 +14,7 @@ use super::super::tasks::Tasks;
 use super::super::tasks::model::Problem as ProblemBody;
 use super::super::timers::no_such_method;
 use super::super::timers::params::Query;
-use super::changes::{asked_for, changed, if_match, with_etag, write};
+use super::changes::{asked_for, changed, if_match, in_force, with_etag, write};
 use super::model::{Changed, TargetList, TargetSettings, TargetView};
 use super::{Answered, settings};
 use crate::engine::task::Wrong;
@@ -213,13 +213,14 @@ async fn set_paused(
 ) -> Answered {
     permitted(caller, Role::Admin)?;
     let asked = if_match(headers)?;
-    let target = tasks.projects.registry()?.target(topic);
+    let registry = in_force(tasks, asked, |of| of.target(topic).revision).await?;
+    let target = registry.target(topic);
     // An older version has taken a pause of any topic: that can be ended.
     let ends_one = !paused && target.paused;
     if !ends_one {
         may_be_put(tasks, topic)?;
     }
-    let revision = asked.unwrap_or(target.revision);
+    let revision = target.revision;
     let change = Change::of_target(topic, Some(TargetTopic { paused, ..target }));
     Ok(changed(write(tasks, change, Some(revision)).await?))
 }

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header;
@@ -5,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::super::tasks::Failure;
 use super::super::tasks::tests::{Api, Told};
-use crate::engine::task::registry::{Change, TargetTopic};
+use crate::engine::task::registry::{Change, TargetTopic, read_request};
 use crate::engine::timers::TaskCounts;
 
 async fn with_match(api: &Api, method: &str, path: &str, revision: &str, body: &Value) -> Told {
@@ -122,6 +124,42 @@ async fn a_change_is_made_to_the_revision_that_it_names() {
         let told = with_match(&api, "PUT", path, bad, &json!({})).await;
         assert_eq!((told.status, told.code()), (400, "bad_if_match"), "{bad}");
     }
+}
+
+/// Another instance has made a change, and its caller names that revision here at once.
+#[tokio::test]
+async fn a_pause_of_a_revision_that_is_not_heard_of_yet_waits_and_brings_nothing_old_back() {
+    let api = Api::new();
+    let service = "/v1/projects/shop/services/billing";
+    #[rustfmt::skip]
+    let cases = [
+        ("/v1/projects/shop",  "/v1/projects/shop",  "project/shop",         json!({"concurrency": 5}), json!({"concurrency": 20})),
+        (service,              "/v1/projects/shop",  "service/shop/billing", json!({"address": "https://a.example", "concurrency": 5}), json!({"address": "https://a.example", "concurrency": 20})),
+        ("/v1/targets/orders", "/v1/targets/orders", "target/orders",        json!({"rate": 5}),        json!({"rate": 20})),
+    ];
+    for (path, shown, key, old, new) in cases {
+        assert_eq!(api.ask("", "PUT", path, &old).await.status, 200, "{path}");
+        let before = api.world().revision;
+        let elsewhere = async {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let change = read_request(key, new.to_string().as_bytes()).expect("sound");
+            let mut world = api.world();
+            world.revision += 1;
+            world.registry.apply(change.with_revision(before + 1)).expect("room");
+        };
+        let pause = format!("{path}:pause");
+        let (named, none) = (format!("\"{}\"", before + 1), json!({}));
+        let (told, ()) = tokio::join!(with_match(&api, "POST", &pause, &named, &none), elsewhere);
+        assert_eq!((told.status, &told.json["revision"]), (200, &json!(before + 2)), "{told:?}");
+        let told = api.ask("", "GET", shown, &Value::Null).await.json;
+        let of = if key.starts_with("service") { &told["services"]["billing"] } else { &told };
+        assert_eq!(of["paused"], true, "{of}");
+        let kept = of.get("concurrency").or_else(|| of.get("rate"));
+        assert_eq!(kept.and_then(Value::as_f64), Some(20.0), "the other change stands: {of}");
+    }
+    // One that nobody has made is waited for, too, and is a conflict in the end.
+    let told = with_match(&api, "POST", "/v1/projects/shop:resume", "\"99\"", &json!({})).await;
+    assert_eq!((told.status, told.code()), (409, "revision_conflict"), "{told:?}");
 }
 
 #[tokio::test]

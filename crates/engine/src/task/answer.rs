@@ -85,6 +85,8 @@ impl GrpcStatus {
     pub const INTERNAL: Self = Self(13);
     /// The other side cannot do it now.
     pub const UNAVAILABLE: Self = Self(14);
+    /// The time of the call was over, as the other side says.
+    pub const DEADLINE_EXCEEDED: Self = Self(4);
     /// The other side does not know who calls.
     pub const UNAUTHENTICATED: Self = Self(16);
 
@@ -166,7 +168,10 @@ impl GrpcAnswer {
             self,
             Self::NoConnection
                 | Self::Timeout
-                | Self::Status { status: GrpcStatus::UNAVAILABLE, .. }
+                | Self::Status {
+                    status: GrpcStatus::UNAVAILABLE | GrpcStatus::DEADLINE_EXCEEDED,
+                    ..
+                }
         );
         may_be && self.outcome(grpc) == Outcome::Failed
     }
@@ -205,8 +210,10 @@ mod tests {
                 assert_eq!(got, [outcome, polled], "{answer:?}");
                 let taken = if code == 0 { Accepted } else { Failed };
                 assert_eq!(answer.outcome(&reported), taken, "{answer:?}");
-                assert_eq!(answer.is_away(&plain), code == 14, "{answer:?}");
-                assert_eq!(answer.is_away(&polls), code == 14 && !has_retry_info, "{answer:?}");
+                // 4: it knows the time of the call, and says itself that it is over.
+                assert_eq!(answer.is_away(&plain), [4, 14].contains(&code), "{answer:?}");
+                let is_away = code == 4 || code == 14 && !has_retry_info;
+                assert_eq!(answer.is_away(&polls), is_away, "{answer:?}");
             }
         }
         for (answer, is_away) in [
