@@ -76,6 +76,8 @@ pub(super) async fn callers(
     request: Request,
     next: Next,
 ) -> Response {
+    // Who does not speak gRPC does not look for a status in its trailers.
+    let speaks_grpc = guard.rules.form == Form::Grpc && grpc::is_grpc(request.headers());
     match let_in(&guard, request).await {
         Ok((request, permit)) => {
             let held = request.extensions().get::<Held>().cloned();
@@ -85,7 +87,7 @@ pub(super) async fn callers(
             finish(permit, held);
             response
         }
-        Err(problem) => grpc::told(guard.rules.form == Form::Grpc, problem),
+        Err(problem) => grpc::told(speaks_grpc, problem),
     }
 }
 

@@ -431,7 +431,7 @@ struct Report {
     /// What went wrong
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     error: Option<String>,
-    /// With `failed`: how long to wait before the next turn, at least
+    /// With `failed`: how long to wait before the next turn, at least; at most 1h
     #[arg(long, value_name = "DURATION", value_parser = length)]
     retry_after: Option<Length>,
 }

@@ -14,6 +14,7 @@ use crate::engine::sealed;
 use crate::engine::sealed::{BadTicket, Ticket};
 use crate::engine::task::id::TaskId;
 use crate::engine::task::result::{Outcome as Said, TaskResult};
+use crate::engine::task::spec::{Kind, Spec};
 use crate::engine::timers::{TaskReport, Timer, TimerState};
 use crate::engine::{Offset, Outcome, Source, TopicId};
 
@@ -65,14 +66,20 @@ impl Service {
         by: Instant,
     ) -> Result<TaskReport, Error> {
         let (lane, timer_id) = self.place(id);
+        let mut open = Ok(TaskReport::Open);
         let offset = match result.outcome.carries_payload() {
             false => self.write_report(id, ticket, result, by).await?,
             true => {
                 let now = self.now().ok_or(Error::Timeless)?;
                 let Some(task) = self.task(id).await? else { return Ok(TaskReport::Absent) };
+                if !is_called(task.spec.as_deref()) {
+                    open = Err(Error::Behind(lane));
+                }
                 let timer = task.timer;
-                if let Some(known) = without_payload(&timer, ticket, result.outcome) {
-                    return Ok(known);
+                match without_payload(&timer, ticket, result.outcome) {
+                    Some(TaskReport::Open) => return open,
+                    Some(known) => return Ok(known),
+                    None => {}
                 }
                 let search_by = by.checked_sub(DECIDED_MIN).unwrap_or(by);
                 let found = self.find_task(lane, id, &timer, now, search_by).await?;
@@ -95,7 +102,7 @@ impl Service {
             Outcome::Reported(Reported::Failed) => TaskReport::Failed,
             Outcome::Reported(Reported::Running(until)) => TaskReport::Running(until),
             Outcome::Reported(Reported::Stale) => TaskReport::Stale,
-            Outcome::Underway => TaskReport::Open,
+            Outcome::Underway => return open,
             // It has ended: the index knows how by now.
             Outcome::Absent => {
                 let last = self.look(&[lane], move |reader| reader.find(lane, timer_id)).await?;
@@ -105,6 +112,13 @@ impl Service {
             _ => return Err(Error::Undecided(lane)),
         })
     }
+}
+
+/// Whether turns of a task are handed over by calls. One that is delivered has none that could be open: what the index has not heard of
+/// yet it hears of soon.
+fn is_called(spec: Option<&str>) -> bool {
+    let spec = spec.and_then(|spec| Spec::parse(spec.as_bytes()).ok());
+    !spec.is_some_and(|spec| matches!(spec.kind(), Kind::Kafka(_)))
 }
 
 /// What a failure comes to by the state of its task alone; `None`: its payload is needed.
@@ -204,5 +218,15 @@ mod tests {
         assert_eq!(of(TimerState::Delivered, 1, Said::Started), TaskReport::Stale);
         assert_eq!(of(TimerState::Dead, 1, Said::Finished), TaskReport::Stale);
         assert_eq!(of(TimerState::Cancelled, 1, Said::Started), TaskReport::Cancelled);
+    }
+
+    #[test]
+    fn a_record_that_was_delivered_is_no_open_call() {
+        let kafka =
+            r#"{"type":"kafka","project":"p","group":"g","topic":"t","feedback":{"deadline":60}}"#;
+        let http = r#"{"type":"http","project":"p","group":"g","url":"https://a.example/"}"#;
+        assert!(!is_called(Some(kafka)));
+        assert!(is_called(Some(http)));
+        assert!(is_called(None), "it is not known");
     }
 }

@@ -141,16 +141,14 @@ impl Secrets {
     }
 
     fn of(&self, name: &str, project: &str) -> Result<&Value, String> {
-        let secret = self.0.get(name).ok_or_else(|| {
-            format!("the secret {name} is not in this worker's configuration; add it to [secrets]")
-        })?;
-        if secret.projects.contains(project) {
-            Ok(&secret.value)
-        } else {
-            Err(format!(
-                "the project {project} may not use the secret {name}; add it to secrets.{name}.projects"
-            ))
-        }
+        let secret = self.0.get(name).filter(|secret| secret.projects.contains(project));
+        // Who may not use a secret does not learn that it is there.
+        secret.map(|secret| &secret.value).ok_or_else(|| {
+            format!(
+                "the secret {name} of project {project} is not in this worker's configuration; add it to [secrets], \
+                 or the project to secrets.{name}.projects"
+            )
+        })
     }
 }
 
@@ -182,13 +180,16 @@ mod tests {
         );
         assert_eq!(secrets.bearer("token", "shop").unwrap(), "Bearer t0ken");
         for (name, project, want) in [
-            ("signs", "other", "project other may not use"),
+            ("signs", "other", "the secret signs of project other is not in this worker's"),
             ("none", "shop", "not in this worker's configuration"),
             ("token", "shop", "cannot sign"),
         ] {
             let said = secrets.keys(name, project).unwrap_err();
             assert!(said.contains(want), "{said}");
         }
+        let [theirs, nobodys] = ["signs", "none"]
+            .map(|name| secrets.keys(name, "other").unwrap_err().replace(name, "NAME"));
+        assert_eq!(theirs, nobodys, "what another project has is not told");
         assert!(secrets.bearer("token", "other").is_err());
         let said = secrets.bearer("signs", "shop").unwrap_err();
         assert!(said.contains("never sent; want a token") && !said.contains("MfKQ"), "{said}");

@@ -4,8 +4,10 @@
 //! 1. A report has one meaning or is refused, and the answer names every field that is wrong.
 
 use super::Wrong;
-use super::fields::{Fields, Wrongs, any_length, document, text, wanted};
+use super::fields::{Fields, Wrongs, document, length, text, wanted};
 use super::result::{self, CURSOR_MAX, ERROR_MAX, Outcome, TaskResult, WORKER_MAX};
+use super::retry::RETRY_AFTER_MAX;
+use crate::Millis;
 
 /// What a report is called in an answer about all of it.
 const DOCUMENT: &str = "request";
@@ -34,7 +36,8 @@ pub fn read_result(json: &[u8], max: usize) -> Result<Report, Vec<Wrong>> {
             found.ok_or_else(|| wanted(value, &OUTCOMES.map(Outcome::as_str).join(", ")))
         });
         let error = fields.read("error", wrongs, |value| result::line(value, ERROR_MAX));
-        let retry_after = fields.read("retry_after", wrongs, any_length);
+        let retry_after =
+            fields.read("retry_after", wrongs, |value| length(value, Millis(0)..=RETRY_AFTER_MAX));
         Some(TaskResult { error, retry_after, ..TaskResult::new(outcome?) })
     })
 }
@@ -112,6 +115,9 @@ mod tests {
             "percent is 101; want an integer from 0 to 100",
         ];
         assert_eq!(wrongs(read_result(json, 1_000)), want);
+        let said = wrongs(read_result(br#"{"outcome":"failed","retry_after":"61m"}"#, 1_000));
+        let want = "retry_after is \"61m\"; want a length of time (\"1m30s\"; a number is seconds), from 0ms to 1h";
+        assert_eq!(said, [want]);
         let beat = wrongs(read_heartbeat(br#"{"ticket":1,"outcome":"finished"}"#, 1_000));
         assert_eq!(beat.len(), 2, "{beat:?}");
         let of_any = read_result(br#"{"outcome":"gone"}"#, 1_000).map(|report| report.ticket);

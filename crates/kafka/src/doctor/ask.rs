@@ -81,7 +81,7 @@ pub fn ask(connection: &Connection, wish: &Wish) -> Result<Facts, Unreachable> {
     Ok(Facts {
         bootstrap: connection.brokers.clone(),
         brokers: brokers(&admin, &metadata),
-        controller: raw::controller(admin.inner(), ANSWER_MAX).ok().flatten(),
+        controller: raw::controller(admin.inner(), ANSWER_MAX),
         survey,
         partitions,
         rights: rights(&admin, &asked),

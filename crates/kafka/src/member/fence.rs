@@ -124,7 +124,7 @@ impl Fence {
         let producer: BaseProducer<Context> = config.create_with_context(Context)?;
         self.connection.token(producer.client());
         // As for every producer: without a connection it looks for its coordinator every half second only.
-        let _ = ask::controller(producer.client(), FENCE_MAX);
+        let _ = ask::reach(producer.client(), FENCE_MAX);
         producer.init_transactions(FENCE_MAX)
     }
 }

@@ -65,7 +65,7 @@ impl ExclusiveWriter {
         let client = producer.inner().client();
         connection.token(client);
         // A client without a connection looks for its coordinator every half second only; any question makes one first.
-        let _ = ask::controller(client, STEP_MAX);
+        let _ = ask::reach(client, STEP_MAX);
         let writer = Self { producer, outcome, topic: topic.to_owned() };
         match writer.producer.inner().init_transactions(STEP_MAX) {
             Ok(()) => Ok(writer),

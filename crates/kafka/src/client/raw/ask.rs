@@ -164,7 +164,6 @@ enum Kind {
     Settings,
     Delete,
     Topics,
-    Cluster,
     Groups,
 }
 
@@ -183,13 +182,12 @@ unsafe fn ask<C: ClientContext>(
     ),
 ) -> Result<Event, KafkaError> {
     let native = client.native_ptr();
-    let within_ms = i32::try_from(within.as_millis()).unwrap_or(i32::MAX);
+    let within_ms = ms_of(within);
     let op = match kind {
         Kind::Ends(_) => AdminOp::RD_KAFKA_ADMIN_OP_LISTOFFSETS,
         Kind::Settings => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBECONFIGS,
         Kind::Delete => AdminOp::RD_KAFKA_ADMIN_OP_DELETERECORDS,
         Kind::Topics => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBETOPICS,
-        Kind::Cluster => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBECLUSTER,
         Kind::Groups => AdminOp::RD_KAFKA_ADMIN_OP_DESCRIBECONSUMERGROUPS,
     };
     // SAFETY: the client is alive; options and queue are ours until dropped; an error of a setter is ours to destroy.
@@ -206,8 +204,7 @@ unsafe fn ask<C: ClientContext>(
                     rdsys::rd_kafka_IsolationLevel_t::RD_KAFKA_ISOLATION_LEVEL_READ_UNCOMMITTED
                 },
             ),
-            // Of the cluster nobody asks for rights: the question alone would be a denial in the log of the broker.
-            Kind::Settings | Kind::Cluster => ptr::null_mut(),
+            Kind::Settings => ptr::null_mut(),
             // Its errors are for values that it does not take.
             Kind::Delete => {
                 let ms = FOLLOWERS_MAX_MS;
@@ -569,27 +566,43 @@ fn describe<C: ClientContext, T>(
     }
 }
 
-/// Which broker leads the cluster; `None` when it names none.
+/// Waits until a broker has answered something: from then on this client is connected.
 ///
 /// # Errors
-/// No answer in time.
-pub(crate) fn controller<C: ClientContext>(
+/// None answered in time, or it named no broker, as one does that has just come back.
+pub(crate) fn reach<C: ClientContext>(
     client: &Client<C>,
     within: Duration,
-) -> Result<Option<i32>, KafkaError> {
-    // SAFETY: what the result points to lives as long as the event.
-    unsafe {
-        let event = ask(client, &Kind::Cluster, within, |native, options, queue| {
-            rdsys::rd_kafka_DescribeCluster(native, options, queue);
-        })?;
-        let result = rdsys::rd_kafka_event_DescribeCluster_result(event.0);
-        if result.is_null() {
-            return Err(KafkaError::AdminOp(RDKafkaErrorCode::BadMessage));
+) -> Result<(), KafkaError> {
+    // Not `DescribeCluster`: librdkafka 2.12.1 ends the process where the answer names no broker.
+    let mut metadata = ptr::null();
+    // SAFETY: the client is alive. It asks for no topic, and gives metadata only if there is no error; they are destroyed once.
+    let told = unsafe {
+        let (all_topics, no_topic) = (0, ptr::null_mut());
+        let told = rdsys::rd_kafka_metadata(
+            client.native_ptr(),
+            all_topics,
+            no_topic,
+            &raw mut metadata,
+            ms_of(within),
+        );
+        if !metadata.is_null() {
+            rdsys::rd_kafka_metadata_destroy(metadata);
         }
-        let controller = rdsys::rd_kafka_DescribeCluster_result_controller(result);
-        let id = (!controller.is_null()).then(|| rdsys::rd_kafka_Node_id(controller));
-        Ok(id.filter(|id| *id >= 0))
-    }
+        told
+    };
+    if told == NO_ERROR { Ok(()) } else { Err(KafkaError::MetadataFetch(told.into())) }
+}
+
+/// Which broker leads the cluster; `None` when nobody has said so in time.
+pub(crate) fn controller<C: ClientContext>(client: &Client<C>, within: Duration) -> Option<i32> {
+    // SAFETY: the client is alive.
+    let id = unsafe { rdsys::rd_kafka_controllerid(client.native_ptr(), ms_of(within)) };
+    (id >= 0).then_some(id)
+}
+
+fn ms_of(within: Duration) -> i32 {
+    i32::try_from(within.as_millis()).unwrap_or(i32::MAX)
 }
 
 /// One group: its members and what they own. A group that is not there has no members.

@@ -433,7 +433,7 @@ impl CommitLoop {
         let producer = events.producer(&config, context)?;
         if exactly_once {
             // A client without a connection looks for its coordinator every half second only; any question makes one first.
-            if let Err(error) = ask::controller(producer.client(), CONNECT_MAX) {
+            if let Err(error) = ask::reach(producer.client(), CONNECT_MAX) {
                 tracing::debug!(%error, "a new producer is not connected yet");
             }
             producer
