@@ -467,7 +467,10 @@ fn a_secret_that_a_project_may_not_use_is_not_sent_and_not_told() {
         worker.registry.send_replace(Arc::new(registry));
         let other = task(json!({"service": "billing", "project": "other"}), b"");
         let error = worker.call(&Arc::new(other)).result.error.unwrap_or_default();
-        assert!(error.contains("project other may not use"), "{error}");
+        assert!(
+            error.contains("of project other is not in this worker's configuration"),
+            "{error}"
+        );
     }
     assert_eq!(stub.connections(), 0);
 }

@@ -238,7 +238,7 @@ fn the_python_program_of_a_stock_answers_what_its_tasks_end_by() {
         end("again",     "finished", (Some(0), ""),               2, 2, (then("retry info", 1), once.clone())),
         end("polls",     "finished", (Some(0), ""),               1, 2, (then("retry info", 1), polls)),
         end("hangs",     "finished", (Some(0), ""),               2, 2, (then("hang", 1), quick)),
-        end("compress",  "finished", (Some(0), ""),               1, 1, (then("compress", 0), json!({}))),
+        end("compress",  "failed",   (None, "call_broken"),       1, 1, (then("compress", 0), json!({}))),
         end("missing",   "failed",   (Some(5), "grpc_status"),    2, 2, (then("NOT_FOUND", 0), once.clone())),
         end("not-yet",   "failed",   (Some(9), "grpc_status"),    2, 2, (then("FAILED_PRECONDITION", 0), once.clone())),
         end("wrong",     "failed",   (Some(3), "grpc_status"),    1, 1, (then("INVALID_ARGUMENT", 0), json!({}))),

@@ -116,7 +116,7 @@ mod tests {
         ];
         assert_eq!(wrongs(read_result(json, 1_000)), want);
         let said = wrongs(read_result(br#"{"outcome":"failed","retry_after":"61m"}"#, 1_000));
-        let want = "retry_after is \"61m\"; want a length of time (\"1m30s\"; a number is seconds), from 0ms to 1h";
+        let want = "retry_after is \"61m\"; want a length of time (\"1m30s\"; a number is seconds), from 0s to 1h";
         assert_eq!(said, [want]);
         let beat = wrongs(read_heartbeat(br#"{"ticket":1,"outcome":"finished"}"#, 1_000));
         assert_eq!(beat.len(), 2, "{beat:?}");
