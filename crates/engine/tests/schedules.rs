@@ -289,6 +289,7 @@ fn a_second_implementation_has_the_same_times() {
             while let Some(time) = next.filter(|next| *next < millis(span.until)) {
                 found.push((time.0 / 1_000) as i64);
                 next = timing.next_after(time);
+                assert!(next.is_none_or(|next| next > time), "{of_seed}: {time:?} twice");
             }
             if found != want {
                 let at =

@@ -8,6 +8,8 @@ fn by_walking(timing: &Timing, last: UnixMillis, now: UnixMillis, grace: Millis)
     let mut passed = Vec::new();
     let mut next = timing.next_after(last);
     while let Some(time) = next.filter(|next| *next <= now) {
+        // Else it would walk for ever.
+        assert!(passed.last().is_none_or(|last| *last < time), "{time:?} twice");
         passed.push(time);
         next = timing.next_after(time);
     }
