@@ -321,6 +321,85 @@ fn the_least_acls_are_told_without_asking_anybody() {
 }
 
 #[test]
+fn the_times_of_a_schedule_are_shown_without_asking_anybody() {
+    let preview = |arguments: &[&str]| {
+        nobody_connects(|address| {
+            let mut command = waterclock(&["schedule", "preview", "--brokers", address]);
+            // Of the machine no zone is known.
+            command.args(arguments).env("TZDIR", "/nowhere").env("TZ", "Asia/Tokyo");
+            command.output().expect("the binary runs")
+        })
+    };
+    let berlin = ["--cron", "30 2 * * *", "--zone", "europe/berlin", "--count", "2"];
+    let from = ["--from", "2027-03-27T12:00:00Z"];
+    let output = preview(&[&berlin[..], &from].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let told = text(&output.stdout);
+    let lines: Vec<&str> = told.lines().collect();
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    assert_eq!(words(lines[0]), ["Europe/Berlin", "in", "UTC"], "{told}");
+    assert_eq!(
+        words(lines[1]),
+        ["2027-03-28T03:00:00+02:00", "2027-03-28T01:00:00.000Z"],
+        "{told}"
+    );
+    assert_eq!(
+        words(lines[2]),
+        ["2027-03-29T02:30:00+02:00", "2027-03-29T00:30:00.000Z"],
+        "{told}"
+    );
+    assert!(lines[3].is_empty() && lines[4].starts_with("zones of the IANA database 20"), "{told}");
+    assert_eq!(lines.len(), 5, "{told}");
+
+    let told = text(&preview(&[&["--cron", "@yearly", "--count", "1"], &from[..]].concat()).stdout);
+    assert_eq!(
+        words(told.lines().nth(1).unwrap_or_default()),
+        ["2028-01-01T00:00:00.000Z"],
+        "{told}"
+    );
+
+    // From now on.
+    let told = text(&preview(&["--every", "10s", "--json"]).stdout);
+    let times: Vec<Value> =
+        told.lines().map(|of| serde_json::from_str(of).expect("JSON")).collect();
+    let nominal = |of: &Value| of["nominal"].as_u64().expect("a time");
+    assert_eq!(times.len(), 10, "{told}");
+    assert!(times.windows(2).all(|pair| nominal(&pair[1]) == nominal(&pair[0]) + 10_000), "{told}");
+    assert!(nominal(&times[0]).is_multiple_of(10_000) && nominal(&times[0]) > 1_790_000_000_000);
+    assert_eq!(
+        (&times[0]["zone"], times[0]["utc"].as_str().map(str::len)),
+        (&"UTC".into(), Some(24))
+    );
+
+    #[rustfmt::skip]
+    let cases = [
+        (vec!["--cron", "61 * * * *", "--zone", "Europe/Berln"], 2,
+            "error: --cron is \"61 * * * *\"; want minutes from 0 to 59, with *, lists (1,3), ranges (1-5) and steps (*/2, 1-5/2), not \"61\"; \
+             --zone is \"Europe/Berln\"; want the name of an IANA zone, as Europe/Berlin or UTC; did you mean Europe/Berlin?\n"),
+        (vec!["--every", "3651d"], 2,
+            "error: --every is \"3651d\"; want a length of time (\"1m30s\"; a number is seconds), from 1s to 3650d\n"),
+        (vec!["--cron", "*/15 2 * 3 SUNL", "--zone", "Europe/Berlin"], 1,
+            "error: --cron has no time within 100 years on the clock of Europe/Berlin\n"),
+    ];
+    for (arguments, code, want) in cases {
+        let output = preview(&arguments);
+        assert_eq!(text(&output.stderr), want, "{arguments:?}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+    }
+    let bare = text(&preview(&["--every", "10"]).stderr);
+    assert!(
+        bare.contains("'10' for '--every <DURATION>': want a length of time with its unit"),
+        "{bare}"
+    );
+    for arguments in
+        [&[][..], &["--every", "1m", "--cron", "@daily"], &["--every", "1m", "--zone", "UTC"]]
+    {
+        assert_eq!(preview(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    assert_eq!(preview(&["--every", "1m", "--count", "1001"]).status.code(), Some(2));
+}
+
+#[test]
 fn an_id_that_no_timer_can_have_is_refused_before_anything_connects() {
     let long = "i".repeat(256);
     for id in ["", "a\tb", "..", "orders/../17", &long] {

@@ -26,6 +26,7 @@ mod plan;
 mod project;
 mod reschedule;
 mod run;
+mod schedule;
 mod send;
 mod status;
 mod table;
@@ -113,6 +114,8 @@ enum Command {
     List(list::List),
     /// Creates, shows, lists, cancels and retries tasks: timers that call back
     Task(task::Task),
+    /// Shows when the tasks of a schedule would be due
+    Schedule(schedule::Schedule),
     /// Limits and pauses of a project, and its services
     Project(project::Project),
     /// Addresses and limits of the services that the tasks of a project call
@@ -224,6 +227,7 @@ pub fn main() -> ExitCode {
         Command::Status(status) => status.run(&global),
         Command::List(list) => list.run(&global),
         Command::Task(task) => task.run(&global),
+        Command::Schedule(schedule) => schedule.run(&global),
         Command::Project(project) => project.run(&global),
         Command::Service(service) => service.run(&global),
         Command::Target(target) => target.run(&global),

@@ -10,7 +10,7 @@
 pub mod answer;
 pub mod bucket;
 mod digest;
-mod fields;
+pub(crate) mod fields;
 pub mod follow_up;
 pub mod hosts;
 pub mod id;

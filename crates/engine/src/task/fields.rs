@@ -34,13 +34,13 @@ pub struct Wrong {
 
 /// The fields of one document that are wrong.
 #[derive(Debug, Default)]
-pub(super) struct Wrongs {
+pub(crate) struct Wrongs {
     named: Vec<Wrong>,
     more: usize,
 }
 
 impl Wrongs {
-    pub(super) fn add(&mut self, at: impl Into<String>, detail: impl Into<String>) {
+    pub(crate) fn add(&mut self, at: impl Into<String>, detail: impl Into<String>) {
         if self.named.len() < WRONG_MAX {
             self.named.push(Wrong { at: at.into(), detail: detail.into() });
         } else {
@@ -48,12 +48,12 @@ impl Wrongs {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.named.is_empty()
     }
 
     /// All of them; those that are only counted come last, under the name of the document.
-    pub(super) fn list(mut self, document: &str) -> Vec<Wrong> {
+    pub(crate) fn list(mut self, document: &str) -> Vec<Wrong> {
         if self.more > 0 {
             let detail = format!("has {} more mistakes", self.more);
             self.named.push(Wrong { at: document.to_owned(), detail });
@@ -63,7 +63,7 @@ impl Wrongs {
 }
 
 /// Reads a document that is to be one JSON object of at most `max` bytes. It goes by the name of its header.
-pub(super) fn document(
+pub(crate) fn document(
     name: &str,
     bytes: &[u8],
     max: usize,
@@ -158,51 +158,51 @@ impl<'de> Visitor<'de> for Tree<'_> {
 }
 
 /// Where a field of an object stands.
-pub(super) fn field(at: &str, name: &str) -> String {
+pub(crate) fn field(at: &str, name: &str) -> String {
     let name = cut(&escaped(name));
     if at.is_empty() { name } else { format!("{at}.{name}") }
 }
 
 /// Where an item of a list stands.
-pub(super) fn item(at: &str, index: usize) -> String {
+pub(crate) fn item(at: &str, index: usize) -> String {
     format!("{at}[{index}]")
 }
 
 /// The fields of one object.
 #[derive(Debug)]
-pub(super) struct Fields<'v> {
+pub(crate) struct Fields<'v> {
     at: String,
     map: &'v Map<String, Value>,
 }
 
 impl<'v> Fields<'v> {
     /// Those of the document itself.
-    pub(super) fn of_document(map: &'v Map<String, Value>) -> Self {
+    pub(crate) fn of_document(map: &'v Map<String, Value>) -> Self {
         Self { at: String::new(), map }
     }
 
     /// Those of a field that is to be an object, if it is there.
-    pub(super) fn inside(&self, name: &str, wrongs: &mut Wrongs) -> Option<Self> {
+    pub(crate) fn inside(&self, name: &str, wrongs: &mut Wrongs) -> Option<Self> {
         let map = self.read(name, wrongs, |value| {
             value.as_object().ok_or_else(|| wanted(value, "a JSON object"))
         })?;
         Some(Self { at: self.at(name), map })
     }
 
-    pub(super) fn at(&self, name: &str) -> String {
+    pub(crate) fn at(&self, name: &str) -> String {
         field(&self.at, name)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<&'v Value> {
+    pub(crate) fn get(&self, name: &str) -> Option<&'v Value> {
         self.map.get(name)
     }
 
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has(&self, name: &str) -> bool {
         self.map.contains_key(name)
     }
 
     /// A field that may be missing.
-    pub(super) fn read<T>(
+    pub(crate) fn read<T>(
         &self,
         name: &str,
         wrongs: &mut Wrongs,
@@ -212,7 +212,7 @@ impl<'v> Fields<'v> {
     }
 
     /// A field that may not be missing.
-    pub(super) fn require<T>(
+    pub(crate) fn require<T>(
         &self,
         name: &str,
         wrongs: &mut Wrongs,
@@ -228,7 +228,7 @@ impl<'v> Fields<'v> {
     }
 
     /// Names the fields that are not in the list; `of` says whose list it is.
-    pub(super) fn only(&self, known: &[&str], of: &str, wrongs: &mut Wrongs) {
+    pub(crate) fn only(&self, known: &[&str], of: &str, wrongs: &mut Wrongs) {
         for name in self.map.keys().filter(|name| !known.contains(&name.as_str())) {
             let hint = match nearest(name, known) {
                 Some(near) => format!("did you mean {near}?"),
@@ -241,7 +241,7 @@ impl<'v> Fields<'v> {
 }
 
 /// The name that somebody meant who wrote this one.
-fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
+pub(crate) fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
     // The distance takes memory with the product of the lengths.
     if name.len() > SHOWN_MAX {
         return None;
@@ -253,12 +253,12 @@ fn nearest<'k>(name: &str, known: &[&'k str]) -> Option<&'k str> {
 }
 
 /// Says that a value is not what is wanted.
-pub(super) fn wanted(value: &Value, want: &str) -> String {
+pub(crate) fn wanted(value: &Value, want: &str) -> String {
     format!("is {}; want {want}", shown(value))
 }
 
 /// A value as an answer may show it.
-pub(super) fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     cut(&escaped(&value.to_string()))
 }
 
@@ -280,12 +280,12 @@ fn cut(text: &str) -> String {
 }
 
 /// A text.
-pub(super) fn text<'v>(value: &'v Value, want: &str) -> Result<&'v str, String> {
+pub(crate) fn text<'v>(value: &'v Value, want: &str) -> Result<&'v str, String> {
     value.as_str().ok_or_else(|| wanted(value, want))
 }
 
 /// An integer within bounds.
-pub(super) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64, String> {
+pub(crate) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64, String> {
     value.as_u64().filter(|number| bounds.contains(number)).ok_or_else(|| {
         wanted(value, &format!("an integer from {} to {}", bounds.start(), bounds.end()))
     })
@@ -295,12 +295,12 @@ pub(super) fn integer(value: &Value, bounds: RangeInclusive<u64>) -> Result<u64,
 const LENGTH: &str = "a length of time (\"1m30s\"; a number is seconds)";
 
 /// A length of time of any size: an integer of *seconds*, or a text as `x-delay` takes it, with its unit.
-pub(super) fn any_length(value: &Value) -> Result<Millis, String> {
+pub(crate) fn any_length(value: &Value) -> Result<Millis, String> {
     read_length(value).ok_or_else(|| wanted(value, LENGTH))
 }
 
 /// A length of time as [`any_length`] reads it, within bounds.
-pub(super) fn length(value: &Value, bounds: RangeInclusive<Millis>) -> Result<Millis, String> {
+pub(crate) fn length(value: &Value, bounds: RangeInclusive<Millis>) -> Result<Millis, String> {
     read_length(value).filter(|length| bounds.contains(length)).ok_or_else(|| {
         wanted(value, &format!("{LENGTH}, from {} to {}", bounds.start(), bounds.end()))
     })
@@ -315,20 +315,20 @@ fn read_length(value: &Value) -> Option<Millis> {
 }
 
 /// Bytes in base64, at most so many.
-pub(super) fn bytes(value: &Value, max: usize) -> Result<Vec<u8>, String> {
+pub(crate) fn bytes(value: &Value, max: usize) -> Result<Vec<u8>, String> {
     let want = format!("base64 with padding, of at most {max} bytes");
     let bytes = STANDARD.decode(text(value, &want)?).ok();
     bytes.filter(|bytes| bytes.len() <= max).ok_or_else(|| wanted(value, &want))
 }
 
 /// Writes bytes for [`bytes`].
-pub(super) fn base64(bytes: &[u8]) -> String {
+pub(crate) fn base64(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
 /// Writes a length of time for [`length`]: as seconds where it is a number of them.
 #[derive(Debug)]
-pub(super) struct Length(pub(super) Millis);
+pub(crate) struct Length(pub(crate) Millis);
 
 impl Serialize for Length {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
@@ -341,7 +341,7 @@ impl Serialize for Length {
 }
 
 /// Writes a document that consists of texts and numbers; there is nothing in it that JSON does not have.
-pub(super) fn to_json(document: &impl Serialize) -> String {
+pub(crate) fn to_json(document: &impl Serialize) -> String {
     serde_json::to_string(document).expect("texts and numbers")
 }
 
