@@ -83,7 +83,10 @@ fn what_grpcurl_changes_of_a_project_at_one_instance_the_other_one_shows() {
     let settings = json!({"concurrency": 10, "history": "86400s"});
     let put = of_shop(json!({"settings": settings, "if_revision": 0}));
     let one = change(&first, "Put", put.clone());
-    let revision = |shown: &Value, of: u64| shown["revision"] == of.to_string();
+    let revision = |shown: &Value, of: u64| {
+        let told = shown["revision"].as_str().and_then(|text| text.parse().ok());
+        told == Some(of)
+    };
     let shown = shows(&second, "the project is known", |shown| revision(shown, one));
     let told = [&shown["settings"]["concurrency"], &shown["settings"]["history"]];
     assert_eq!(told, [&json!(10), &json!("86400s")], "{shown}");

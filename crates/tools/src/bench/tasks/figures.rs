@@ -134,7 +134,7 @@ pub(crate) struct Noisy {
     pub(super) rate: u64,
     /// Tasks of the noisy one.
     pub(super) overdue: u64,
-    /// How many of those were called, and hung all the while.
+    /// How many of those were called meanwhile, and hung.
     pub(super) called: u64,
     /// From when a task of the quiet project was due until its call, without the noisy one and beside it.
     pub(super) alone_ms: Spread,
@@ -262,7 +262,7 @@ impl Tasks {
                 &format!("the same beside {} overdue tasks whose calls hang", noisy.overdue),
                 spread(noisy.beside_ms),
             ),
-            row("calls of those that hung all the while", noisy.called.to_string()),
+            row("calls of those that hung meanwhile", noisy.called.to_string()),
         ]);
         if let Some(Killed { calls, again_ms: [first, last] }) = &faults.killed {
             rows.push(row(
