@@ -2,11 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::json;
-
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix, mode};
-use crate::support::tasks::Api;
 use crate::support::{
     Cluster, END_TXN, Fixture, Log, Mode, OFFSET_COMMIT, Process, Proxy, State, assert_promise,
     eventually, eventually_within, out, patient, whole, written_again,
@@ -217,29 +214,5 @@ fn f8_a_broker_that_names_no_broker_for_a_moment_is_found_again() {
         println!("f8: round {round}, back after {:?}; not fetched: {counts}", woken.elapsed());
     }
     assert_promise(mode(), sent, &whole(&fixture, &target));
-    process.stop_well();
-}
-
-/// A client that is new at such a moment asks such a broker first. Each change of a target makes one.
-#[test]
-fn f8_a_client_that_is_new_while_no_broker_is_named_ends_no_process() {
-    let cluster = Cluster::start("");
-    let fixture = Fixture::on(cluster.connection(), "f8-new", |of| of.lanes = Some(2));
-    let path = format!("/v1/targets/{}", fixture.target("out", 1));
-    let proxy = cluster.proxy();
-    let mut process = fixture.launch(mode()).brokers(&proxy.brokers).start();
-    let api = Api::of(&process);
-    let paused = |paused: bool| json!({ "paused": paused });
-    let mut refused = 0;
-    for _ in 0..3 {
-        assert_eq!(api.answered("PUT", &path, Some(&paused(false))).0, 200);
-        proxy.everywhere(|weather| weather.no_brokers = true);
-        let (status, told) = api.ask("PUT", &path, Some(&paused(true)));
-        assert!([200, 503].contains(&status), "{status}: {told}");
-        refused += usize::from(status == 503);
-        proxy.heal();
-    }
-    assert_eq!(api.answered("PUT", &path, Some(&paused(false))).0, 200);
-    println!("f8: {refused} of 3 changes were refused");
     process.stop_well();
 }
