@@ -11,6 +11,7 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
 
 use super::grpc::made_of;
+use super::misbehaving::NOT_PUBLIC;
 use super::tls::{Issuer, authority};
 use super::{Api, fixture, launch, launch_for, put_service, with};
 use crate::callbacks::{Line, Service};
@@ -533,22 +534,8 @@ fn hosts_of_grpc_tasks_that_are_not_public_are_never_connected_to() {
     let api = Api::of(&process);
     let (inside, may) = (Endpoint::start(), Endpoint::on("127.0.0.2"));
     let port = inside.address.port();
-    let hosts = [
-        "169.254.169.254",
-        "127.0.0.1",
-        "2130706433",
-        "0x7f.1",
-        "0.0.0.0",
-        "10.0.0.1",
-        "[::1]",
-        "[::ffff:127.0.0.1]",
-        "[::ffff:127.0.0.2]",
-        "[64:ff9b::7f00:1]",
-        "localhost",
-        "LOCALHOST",
-    ];
     let mut created = Vec::new();
-    for host in hosts.map(|host| format!("{host}:{port}")) {
+    for host in NOT_PUBLIC.map(|host| format!("{host}:{port}")) {
         for more in [json!({ "host": host }), json!({"host": host, "tls": true})] {
             let task = release("denied", more);
             match api.answered("POST", "/v1/tasks/grpc", Some(&task)) {

@@ -58,27 +58,10 @@ impl Handed {
     pub fn of<'a>(
         headers: impl IntoIterator<Item = (&'a [u8], Option<&'a [u8]>)>,
     ) -> Result<Self, Error> {
-        let (mut task_id, mut ticket, mut attempt, mut cursor) = (None, None, None, None);
-        for (name, value) in headers {
-            let Some(text) = value.and_then(|value| std::str::from_utf8(value).ok()) else {
-                continue;
-            };
-            let is = |of: &str| name == of.as_bytes();
-            match () {
-                () if is(header::ID) => task_id = Some(text),
-                () if is(header::TICKET) => ticket = Some(text),
-                () if is(header::ATTEMPT) => attempt = text.parse().ok(),
-                () if is(header::CURSOR) => cursor = Some(text),
-                () => {}
-            }
-        }
-        let missing = |header| move || Error::NotHanded { header };
-        Ok(Self {
-            task_id: task_id.ok_or_else(missing(header::ID))?.to_owned(),
-            ticket: ticket.ok_or_else(missing(header::TICKET))?.to_owned(),
-            attempt: attempt.unwrap_or(1),
-            cursor: cursor.map(str::to_owned),
-        })
+        let texts = headers
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, std::str::from_utf8(value?).ok()?)));
+        Self::read([header::ID, header::TICKET, header::ATTEMPT, header::CURSOR], texts)
     }
 
     /// Reads the headers of a call, or its metadata over gRPC: those of a `http::HeaderMap`, say, each with `as_str` and `as_bytes`.
@@ -89,27 +72,35 @@ impl Handed {
     pub fn of_call<'a>(
         headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     ) -> Result<Self, Error> {
-        let (mut task_id, mut ticket, mut attempt, mut cursor) = (None, None, None, None);
-        for (name, value) in headers {
-            let Ok(text) = std::str::from_utf8(value) else { continue };
-            let is = |of: &str| name.eq_ignore_ascii_case(of);
-            match () {
-                () if is(CALL_ID) => task_id = Some(text),
-                () if is(CALL_TICKET) => ticket = Some(text),
-                () if is(CALL_ATTEMPT) => attempt = text.parse().ok(),
-                () if is(CALL_CURSOR) => cursor = Some(text.to_owned()),
-                () if is(CALL_CURSOR_BIN) => {
-                    let bytes = STANDARD_NO_PAD.decode(text.trim_end_matches('='));
-                    cursor = bytes.ok().and_then(|bytes| String::from_utf8(bytes).ok());
-                }
-                () => {}
+        let texts = headers.into_iter().filter_map(|(name, value)| {
+            let (name, text) = (name.to_ascii_lowercase(), std::str::from_utf8(value).ok()?);
+            if name != CALL_CURSOR_BIN {
+                return Some((name, text.to_owned()));
+            }
+            let bytes = STANDARD_NO_PAD.decode(text.trim_end_matches('=')).ok()?;
+            Some((CALL_CURSOR.to_owned(), String::from_utf8(bytes).ok()?))
+        });
+        Self::read([CALL_ID, CALL_TICKET, CALL_ATTEMPT, CALL_CURSOR], texts)
+    }
+
+    /// `names`: of id, ticket, attempt and cursor.
+    fn read(
+        names: [&'static str; 4],
+        headers: impl Iterator<Item = (impl AsRef<[u8]>, impl Into<String>)>,
+    ) -> Result<Self, Error> {
+        let mut found = [const { None::<String> }; 4];
+        for (name, text) in headers {
+            let at = names.iter().position(|of| of.as_bytes() == name.as_ref());
+            if let Some(at) = at {
+                found[at] = Some(text.into());
             }
         }
+        let [task_id, ticket, attempt, cursor] = found;
         let missing = |header| move || Error::NotHanded { header };
         Ok(Self {
-            task_id: task_id.ok_or_else(missing(CALL_ID))?.to_owned(),
-            ticket: ticket.ok_or_else(missing(CALL_TICKET))?.to_owned(),
-            attempt: attempt.unwrap_or(1),
+            task_id: task_id.ok_or_else(missing(names[0]))?,
+            ticket: ticket.ok_or_else(missing(names[1]))?,
+            attempt: attempt.and_then(|text| text.parse().ok()).unwrap_or(1),
             cursor,
         })
     }
