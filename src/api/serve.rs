@@ -33,7 +33,7 @@ use super::stream::Stream;
 use super::tasks::{self, Tasks};
 use super::timers::{self, Peers, model::Timers};
 use super::tls::{Tls, Wire};
-use super::{openapi, projects};
+use super::{openapi, projects, schedules};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
 #[derive(Clone, Copy)]
@@ -121,6 +121,7 @@ impl Rooms {
             Some(of) => app
                 .merge(tasks::router(of.clone(), front))
                 .merge(projects::router(of.clone(), front))
+                .merge(schedules::router(of.clone(), front))
                 .merge(grpc::router(of, front)),
             None => app,
         }
@@ -163,6 +164,10 @@ async fn serve_within(
                 Ok((stream, from)) => {
                     // With none idle it is closed: there are fewer places for requests than connections.
                     let Some(mine) = open.enter(limits.connections) else { continue };
+                    // An answer of several parts would wait for the client's acknowledgement of the first one: 40 ms.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "a connection stays with small packets held back");
+                    }
                     let of_client = (stream, tls.clone(), Peer(from.ip()));
                     running.spawn(connection(limits, of_client, app.clone(), mine, stopped.clone()));
                 }

@@ -398,7 +398,9 @@ fn a_question_waits_for_an_instance_that_is_starting() {
         let mut process = fixture.start(Mode::ExactlyOnce);
         let (code, said, error) = told.join().expect("it ran");
         assert_eq!((code, said.as_str()), (Some(0), "cancelled"), "{error}");
-        assert_eq!(error, "no instance answers; waiting for one that is starting");
+        // It says so once more where the cancel takes long after that.
+        let first = error.lines().next();
+        assert_eq!(first, Some("no instance answers; waiting for one that is starting"), "{error}");
         process.stop_well();
     });
 }

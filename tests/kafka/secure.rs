@@ -597,8 +597,12 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
     let index = fixture.path("d").display().to_string();
     cli.does(&["index", "verify", "--data-dir", &index]);
     waterclock(&secured.sasl, &admin.settings, &["doctor", "--namespace", &below]);
+    // Lanes trim their tiers now and then.
     for of in everybody.into_iter().filter(|of| of.name != of_lanes.name) {
-        assert_eq!(of.unused(), [""; 0], "{} does not need them", of.name);
+        eventually(&format!("{} needs all its rights", of.name), || match of.unused() {
+            unused if unused.is_empty() => Ok(()),
+            unused => Err(unused.join(", ")),
+        });
     }
 
     // Without one of them something does not work, and it goes on with it.

@@ -11,6 +11,9 @@ use crate::support::{Endpoint, eventually_within, now_ms, patient};
 
 const FAST: usize = 150;
 
+/// Calls to one service that a process has open at most: a quarter of its 1,000.
+const OF_SERVICE: usize = 250;
+
 /// Tasks that are all overdue at once, and the calls that their service allows in a second.
 const BACKLOG: usize = 20_000;
 const BACKLOG_RATE: usize = 50;
@@ -47,7 +50,7 @@ fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
     let began = Instant::now();
     create(&api, &stub);
     let created = began.elapsed();
-    eventually_within(Duration::from_secs(30), "the slow project has calls open", || {
+    eventually_within(Duration::from_secs(90), "the slow project has calls open", || {
         let begun = stub.begun();
         if begun >= open { Ok(()) } else { Err(format!("{begun}")) }
     });
@@ -64,14 +67,36 @@ fn beside(test: &str, open: usize, create: impl Fn(&Api, &Endpoint)) {
     process.kill();
 }
 
-#[test]
-fn five_thousand_tasks_that_hang_do_not_hold_up_a_fast_project() {
-    beside("tasks-hang", 32, |api, stub| {
-        let one = with(task("slow", stub, "/hang", "0s"), json!({"timeout": "5m"}));
-        for _ in 0..5 {
+/// A project may have 5,000 calls open, and so have its service. So many of its tasks are overdue, and each call hangs. A process has
+/// [`OF_SERVICE`] of them open.
+#[track_caller]
+fn beside_hanging(test: &str, overdue: usize) {
+    beside(test, OF_SERVICE, |api, stub| {
+        let limits = json!({"concurrency": 5_000});
+        let (status, told) = api.answered("PUT", "/v1/projects/slow", Some(&limits));
+        assert_eq!(status, 200, "{told}");
+        put_service(api, "slow", "stuck", &with(limits, json!({"address": stub.url("")})));
+        // Every instance knows the limits within two seconds.
+        std::thread::sleep(Duration::from_secs(2));
+        let one = json!({
+            "project": "slow", "group": "g", "delay": "0s", "service": "stuck", "path": "/hang",
+            "timeout": "5m",
+        });
+        for _ in 0..overdue.div_ceil(1_000) {
             api.create_all(vec![one.clone(); 1_000]);
         }
     });
+}
+
+#[test]
+fn ten_thousand_tasks_that_hang_do_not_hold_up_a_fast_project() {
+    beside_hanging("tasks-hang", 10_000);
+}
+
+#[test]
+#[ignore = "takes minutes: scripts/test --all"]
+fn a_hundred_thousand_tasks_that_hang_do_not_hold_up_a_fast_project() {
+    beside_hanging("tasks-hang-many", 105_000);
 }
 
 /// They come up again and again, and are put off each time.

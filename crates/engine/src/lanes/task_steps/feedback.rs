@@ -247,7 +247,9 @@ impl LaneEngine {
                     && turn == before.turn
                     && result.outcome == CallOutcome::Failed =>
             {
-                // It was decided, and is read again; or it is said twice. It has the body of the turn that follows.
+                // It was decided, and is read again; or it is said twice, or after its deadline. It has the body of the turn that
+                // follows, and may say how far this one came.
+                self.note_cursor(timer_id, &result);
                 let reported = Outcome::Reported(Reported::Retrying);
                 self.writes.push(PendingWrite::answer(self.answer_to(&entry, timer_id, reported)));
                 self.copy(now, entry, timer_id);
