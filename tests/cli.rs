@@ -400,6 +400,48 @@ fn the_times_of_a_schedule_are_shown_without_asking_anybody() {
 }
 
 #[test]
+fn files_of_schedules_are_looked_at_before_anything_connects() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let head = "project = \"shop\"\ngroup = \"g\"\nname = \"a\"\n";
+    let task = "[task]\ntype = \"http\"\nurl = \"http://a.example/\"\n";
+    let files = [
+        ("a.toml", format!("{head}every = \"1m\"\n{task}")),
+        ("b.toml", format!("{head}every = soon\n{task}")),
+        ("c.toml", format!("{head}every = \"1m\"\nmisfire = \"never\"\n{task}")),
+        ("d.toml", format!("{head}every = \"2m\"\n{task}")),
+    ];
+    for (name, text) in files {
+        std::fs::write(path(name), text).expect("written");
+    }
+    let refused = |arguments: &[&str]| {
+        let output = nobody_connects(|address| {
+            let mut command = waterclock(&["schedule"]);
+            command.args(arguments).args(["--yes", "--brokers", address]);
+            command.output().expect("the binary runs")
+        });
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+        text(&output.stderr)
+    };
+    let told = refused(&["apply", &path("")]);
+    let lines: Vec<&str> = told.lines().collect();
+    assert_eq!(lines[0], "error: nothing was changed, since these files are wrong:", "{told}");
+    assert!(lines[1].contains("b.toml:4: it is no TOML: "), "{told}");
+    assert!(lines[2].contains("c.toml: misfire is \"never\"; want "), "{told}");
+    assert!(lines[3].ends_with("a.toml defines shop/a already"), "{told}");
+    assert_eq!(lines.len(), 4, "{told}");
+    assert!(refused(&["apply", &path("nowhere")]).contains("could not read "));
+    let output = nobody_connects(|address| {
+        let file = path("c.toml");
+        let mut command = waterclock(&["schedule", "put", &file, "--brokers", address]);
+        command.output().expect("the binary runs")
+    });
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output.stderr).contains("c.toml: misfire is "), "{}", text(&output.stderr));
+}
+
+#[test]
 fn an_id_that_no_timer_can_have_is_refused_before_anything_connects() {
     let long = "i".repeat(256);
     for id in ["", "a\tb", "..", "orders/../17", &long] {

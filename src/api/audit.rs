@@ -80,7 +80,11 @@ pub(super) async fn made<T>(
 /// What a request asks to change, and how; `None`: it is no administrative change.
 fn asked(method: &Method, path: &str) -> Option<(&'static str, String)> {
     let of = path.strip_prefix("/v1/")?;
-    let is_setting = of.starts_with("projects/") || of.starts_with("targets/");
+    let settings = ["projects/", "targets/", "schedules/"];
+    let is_setting = settings.iter().any(|settings| of.starts_with(settings));
+    if of == "schedules" && *method == Method::POST {
+        return Some(("create", of.to_owned()));
+    }
     if is_setting && *method == Method::PUT {
         return Some(("put", of.to_owned()));
     }
@@ -91,6 +95,8 @@ fn asked(method: &Method, path: &str) -> Option<(&'static str, String)> {
     let action = match action {
         "pause" if is_setting => "pause",
         "resume" if is_setting => "resume",
+        "trigger" if of.starts_with("schedules/") => "trigger",
+        "backfill" if of.starts_with("schedules/") => "backfill",
         "retry" if of.starts_with("tasks/") => "retry",
         "bulkCancel" if key == "timers" => "bulk_cancel",
         _ => return None,

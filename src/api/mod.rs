@@ -22,6 +22,7 @@ mod hosts;
 mod openapi;
 mod problem;
 pub mod projects;
+pub mod schedules;
 mod serve;
 mod stream;
 pub mod tasks;

@@ -14,6 +14,7 @@ use utoipa::openapi::{Content, OpenApi, RefOr};
 
 use super::problem;
 use super::projects::{self, services, stats, targets};
+use super::schedules::{self, of_one, times};
 use super::tasks::{create, report, single};
 
 /// Where the document is.
@@ -29,11 +30,12 @@ const TOKEN: &str = "token";
 #[openapi(
     info(
         title = "waterclock",
-        description = "Tasks that call back, and the projects that they are of.",
+        description = "Tasks that call back, what submits them again and again, and the projects that they are of.",
     ),
     tags(
         (name = "tasks", description = "Timers that call a URL, or write a record, when they are due."),
         (name = "targets", description = "Topics that records go to, and their pauses."),
+        (name = "schedules", description = "What submits tasks again and again, by a pattern or a period."),
         (name = "projects", description = "Limits, pauses, and the services that tasks call."),
     ),
     paths(
@@ -43,6 +45,9 @@ const TOKEN: &str = "token";
         projects::list, projects::show, projects::put, projects::delete, projects::pause, projects::resume,
         services::put_service, services::delete_service, services::pause_service, services::resume_service,
         stats::show_stats,
+        schedules::list_schedules, of_one::create_schedule, of_one::get_schedule, of_one::put_schedule,
+        of_one::delete_schedule, of_one::pause_schedule, of_one::resume_schedule,
+        times::preview_schedule, times::trigger_schedule, times::backfill_schedule,
         targets::list, targets::show_target, targets::put_target, targets::pause_target, targets::resume_target,
     ),
     // A caller on this machine needs no token while none is configured.

@@ -2,6 +2,7 @@
 
 mod report;
 mod retry;
+mod schedules;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use tokio::task::spawn_blocking;
 
 use super::timers::{TimersOfInstance, error};
 use crate::api::projects::{Projects, PutError};
+use crate::api::schedules::Schedules;
 use crate::api::tasks::model::{
     Attempt, CancelAnswer, CancelOutcome, FeedbackInfo, PausedBy, Payload, PollInfo, RetryInfo,
     Submission, TaskFilter, TaskPage, TaskStatus, TaskView, WaitsFor,
@@ -61,6 +63,7 @@ impl TasksOfInstance {
         let guard = Guard::new(&callbacks.networks, callbacks.hosts.as_deref()).ok();
         Tasks {
             desk: Arc::clone(&this) as Arc<dyn Desk>,
+            schedules: Arc::clone(&this) as Arc<dyn Schedules>,
             projects: this,
             // A name is looked at again before each call, by the addresses that it has then.
             screen: Arc::new(move |url| match &guard {
@@ -374,6 +377,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         Some(Kind::Http(http)) => (Some(http), None, None),
         Some(Kind::Kafka(kafka)) => (None, Some(kafka), None),
         Some(Kind::Grpc(grpc)) => (None, None, Some(grpc)),
+        Some(Kind::Schedule(_)) => (None, None, None),
         None => (None, None, None),
     };
     let (host, tls) = grpc.and_then(Grpc::host).unzip();

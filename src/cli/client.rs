@@ -207,13 +207,17 @@ pub(super) struct Client {
 
 /// A kind of request. docs/http-api.md says how long an instance takes for each.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Kind {
+pub(super) enum Kind<'a> {
     /// A look-up of one timer or task, or of a batch.
     Look,
     /// A new task with a request id: the same request again makes no other.
     Create,
     /// A change of a project, which may name the revision that it is made to; or a retry.
     Change(Option<u64>),
+    /// A change of a schedule, which may name the version that it is made to.
+    ChangeSchedule(Option<&'a str>),
+    /// A new schedule, or the tasks of its past times: the same request again makes nothing new.
+    NewSchedule,
     /// What an executor says of its turn; to say it twice is safe.
     Report,
     /// A list, or a forecast.
@@ -230,13 +234,13 @@ pub(super) enum Kind {
     Again(Duration),
 }
 
-impl Kind {
+impl Kind<'_> {
     /// In what time an instance answers, whatever stands still.
     fn promised(self) -> Duration {
         let seconds = match self {
             Self::Look => 7,
             Self::Create => 17,
-            Self::Change(_) => 22,
+            Self::Change(_) | Self::ChangeSchedule(_) | Self::NewSchedule => 22,
             Self::AllLanes | Self::Page | Self::Report => 20,
             Self::Count => 62,
             Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
@@ -246,10 +250,11 @@ impl Kind {
         Duration::from_secs(seconds)
     }
 
-    /// The revision that it is made to, if it names one.
-    fn revision(self) -> Option<u64> {
+    /// What it is made to, if it names that: whether that is a revision or a version, and which one.
+    fn made_to(self) -> Option<(&'static str, String)> {
         match self {
-            Self::Change(revision) => revision,
+            Self::Change(revision) => Some(("revision", revision?.to_string())),
+            Self::ChangeSchedule(version) => Some(("version", version?.to_owned())),
             _ => None,
         }
     }
@@ -260,9 +265,13 @@ impl Kind {
     }
 
     /// Whether another member may be asked after one that fell silent. A page of a bulk cancel may, too, but what the
-    /// first one has cancelled would not be counted; of another time each would make a version, and of a project each a revision.
+    /// first one has cancelled would not be counted. Each change of a time or a schedule would make a version, and each one of a project
+    /// a revision.
     fn may_repeat(self) -> bool {
-        !matches!(self, Self::Page | Self::Reschedule(_) | Self::Change(_))
+        !matches!(
+            self,
+            Self::Page | Self::Reschedule(_) | Self::Change(_) | Self::ChangeSchedule(_)
+        )
     }
 }
 
@@ -428,7 +437,7 @@ impl Client {
     /// Asks for `path` (without its first slash), and asks again while a lane moves.
     pub(super) fn ask(
         &self,
-        kind: Kind,
+        kind: Kind<'_>,
         method: &Method,
         path: &str,
         query: &[(&str, String)],
@@ -441,16 +450,17 @@ impl Client {
     fn ask_until(
         &self,
         until: Instant,
-        kind: Kind,
+        kind: Kind<'_>,
         method: &Method,
         path: &str,
         query: &[(&str, String)],
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
+        let made_to = kind.made_to();
         let request = Request {
             method,
             body,
-            if_match: kind.revision(),
+            if_match: made_to.as_ref().map(|(_, which)| which.as_str()),
             promised: Some(kind.promised()),
             looks_first: !self.is_named,
             is_change: kind.is_change(),
@@ -486,8 +496,9 @@ impl Client {
             let all = problem.errors.iter().map(|wrong| format!("{} {}", wrong.at, wrong.detail));
             detail = all.collect::<Vec<_>>().join("; ");
         }
-        if let Some(revision) = kind.revision().filter(|_| problem.code == "revision_conflict") {
-            detail = format!("it is not at revision {revision}, so nothing was changed: {detail}");
+        let is_conflict = matches!(&*problem.code, "revision_conflict" | "version_conflict");
+        if let Some((what, which)) = made_to.as_ref().filter(|_| is_conflict) {
+            detail = format!("it is not at {what} {which}, so nothing was changed: {detail}");
         }
         if answer.may_be_done {
             detail += MAY_BE_DONE;
@@ -533,7 +544,7 @@ impl Client {
     /// Asks about one timer by a batch of one, and asks again while its lane moves or its owner does not answer.
     pub(super) fn ask_one<T: DeserializeOwned>(
         &self,
-        kind: Kind,
+        kind: Kind<'_>,
         path: &str,
         body: &Value,
     ) -> Result<T, ClientError> {
@@ -639,15 +650,20 @@ mod tests {
 
     #[test]
     fn a_change_of_another_revision_says_what_has_happened() {
-        let conflict = server(Some(
-            "409 Conflict\r\n\r\n{\"code\":\"revision_conflict\",\"detail\":\"the revision 7 is in force\"}",
-        ));
-        let client = Client::new(None, vec![conflict], &Tls::default()).unwrap();
-        let kind = Kind::Change(Some(3));
-        let refused = client.ask(kind, &Method::PUT, "x", &[], None).unwrap_err();
-        let text = refused.to_string();
-        assert!(text.contains("not at revision 3") && text.contains("revision 7"), "{text}");
-        assert_eq!(Failure::from(refused).exit(), Exit::Negative);
+        for (what, kind) in
+            [("revision", Kind::Change(Some(3))), ("version", Kind::ChangeSchedule(Some("3")))]
+        {
+            let conflict = format!(
+                "409 Conflict\r\n\r\n{{\"code\":\"{what}_conflict\",\"detail\":\"the {what} 7 is in force\"}}"
+            );
+            let conflict = server(Some(conflict.leak()));
+            let client = Client::new(None, vec![conflict], &Tls::default()).unwrap();
+            let refused = client.ask(kind, &Method::PUT, "x", &[], None).unwrap_err();
+            let text = refused.to_string();
+            assert!(text.contains(&format!("not at {what} 3")), "{text}");
+            assert!(text.contains(&format!("{what} 7")), "{text}");
+            assert_eq!(Failure::from(refused).exit(), Exit::Negative);
+        }
     }
 
     #[test]

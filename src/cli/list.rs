@@ -1,23 +1,19 @@
 //! `waterclock list`: timers by due time, all of those that fit a filter.
 
-use std::fmt::Write as _;
 use std::str::FromStr;
 
 use crate::client::Timer;
-use crate::client::http::Method;
 use clap::Args;
 use jiff::Timestamp;
-use serde_json::Value;
 
-use super::client::{Kind, ServerArg, StartWait, typed};
-use super::{Exit, Global, Outcome, output, table};
+use super::client::{ServerArg, StartWait};
+use super::pages::Pages;
+use super::{Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
 use crate::engine::header;
 use crate::kafka::wall_clock;
 
-/// Timers that are asked for at once.
-const PAGE: u64 = 1_000;
 /// Characters of an id or a key in the table.
 const SHOWN: usize = 32;
 
@@ -86,40 +82,9 @@ impl List {
         ];
         let filters: Vec<(&str, String)> =
             filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let (mut left, mut next) = (self.limit.unwrap_or(u64::MAX), None::<String>);
-        let mut is_first = true;
-        while left > 0 {
-            let mut query = filters.clone();
-            query.push(("limit", left.min(PAGE).to_string()));
-            query.extend(next.take().map(|next| ("page", next)));
-            let told = client.ask(Kind::AllLanes, &Method::GET, "v1/timers", &query, None)?;
-            let timers = told["timers"].as_array().cloned().unwrap_or_default();
-            left = left.saturating_sub(timers.len() as u64);
-            next = told["next"].as_str().map(str::to_owned);
-            let is_last = next.is_none() || left == 0;
-            let text = match global.json() {
-                // As it came: also what a newer instance adds.
-                true => lines(&timers),
-                false => page_table(&typed::<Vec<Timer>>(&told["timers"])?, is_first),
-            };
-            output::write(text.as_bytes())?;
-            is_first &= timers.is_empty();
-            if is_last {
-                break;
-            }
-        }
-        if is_first && !global.json() {
-            return output::line("no timers");
-        }
-        Ok(Exit::Ok)
+        let pages = Pages { path: "v1/timers", items: "timers", filters, limit: self.limit };
+        pages.show::<Timer>(&client, global, page_table)
     }
-}
-
-fn lines(timers: &[Value]) -> String {
-    timers.iter().fold(String::new(), |mut lines, timer| {
-        let _ = writeln!(lines, "{timer}");
-        lines
-    })
 }
 
 /// A table of a page; the heads of its columns only above the first.

@@ -22,6 +22,7 @@ mod index;
 mod list;
 mod members;
 mod name;
+mod pages;
 mod plan;
 mod project;
 mod reschedule;
@@ -114,7 +115,7 @@ enum Command {
     List(list::List),
     /// Creates, shows, lists, cancels and retries tasks: timers that call back
     Task(task::Task),
-    /// Shows when the tasks of a schedule would be due
+    /// Schedules, which submit tasks again and again: puts, shows, lists, pauses and deletes them, and shows their times
     Schedule(schedule::Schedule),
     /// Limits and pauses of a project, and its services
     Project(project::Project),

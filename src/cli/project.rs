@@ -488,7 +488,8 @@ fn counted(stats: &ProjectStats) -> String {
     table.trim_fmt()
 }
 
-fn plain(value: &Value) -> String {
+/// A value, and a text without its quotes.
+pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
 }
 

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use super::cancel::asked;
 use super::client::{Client, Kind, ServerArg, StartWait, typed, wait};
 use super::list::Moment;
+use super::pages::Pages;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::tasks::model::{
     CancelAnswer, CancelOutcome, Created, FeedbackInfo, GrpcTask, HeartbeatAnswer, HeartbeatReport,
@@ -24,12 +25,9 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::report::OUTCOMES;
 use crate::engine::task::result::Outcome as CallOutcome;
 
-mod show;
+pub(super) mod show;
 
 use show::{attempts, rows, whole, word};
-
-/// Tasks that are asked for at once.
-const PAGE: u64 = 1_000;
 
 /// Arguments of `task`.
 #[derive(Args)]
@@ -598,7 +596,7 @@ impl One {
     fn find(
         &self,
         global: &Global,
-        kind: Kind,
+        kind: Kind<'_>,
         query: &[(&str, String)],
     ) -> Result<Value, Failure> {
         let client = self.to.open(global)?;
@@ -701,34 +699,8 @@ impl List {
         ];
         let filters: Vec<(&str, String)> =
             filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let (mut left, mut next) = (self.limit.unwrap_or(u64::MAX), None::<String>);
-        let mut is_first = true;
-        while left > 0 {
-            let mut query = filters.clone();
-            query.push(("limit", left.min(PAGE).to_string()));
-            query.extend(next.take().map(|next| ("page", next)));
-            let told = client.ask(Kind::AllLanes, &Method::GET, "v1/tasks", &query, None)?;
-            let tasks = told["tasks"].as_array().cloned().unwrap_or_default();
-            left = left.saturating_sub(tasks.len() as u64);
-            next = told["next"].as_str().map(str::to_owned);
-            let text = match global.json() {
-                // As it came: also what a newer instance adds.
-                true => tasks.iter().fold(String::new(), |mut lines, task| {
-                    let _ = writeln!(lines, "{task}");
-                    lines
-                }),
-                false => rows(&typed::<Vec<TaskView>>(&told["tasks"])?, is_first),
-            };
-            output::write(text.as_bytes())?;
-            is_first &= tasks.is_empty();
-            if next.is_none() {
-                break;
-            }
-        }
-        if is_first && !global.json() {
-            return output::line("no tasks");
-        }
-        Ok(Exit::Ok)
+        let pages = Pages { path: "v1/tasks", items: "tasks", filters, limit: self.limit };
+        pages.show::<TaskView>(&client, global, rows)
     }
 }
 

@@ -12,12 +12,12 @@ use tokio::time::sleep;
 
 use super::replies::Reply;
 use super::service::{Error, Service, Ticket};
-use crate::engine::sealed::{self, Submission};
+use crate::engine::sealed::{self, Follows, Submission};
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::{
     TaskCancel, TaskCounts, TaskFilter, TaskRecord, Timer, TimerId, TimerState,
 };
-use crate::engine::{Lane, Outcome, Record, Source, TopicId};
+use crate::engine::{Lane, Offset, Outcome, Record, Source, TopicId};
 use crate::timers::index::{After, Reader, TaskListing};
 
 /// How long a look-up that found nothing waits until the lane has decided what stands in its intakes.
@@ -100,6 +100,25 @@ impl Service {
         let each = records.iter().map(|(partition, record)| (*partition, record));
         let receipts = self.submitter.submit_all(&self.intake(), each, by).await;
         receipts.into_iter().map(|receipt| Ok(receipt.map(drop)?)).collect()
+    }
+
+    /// Writes a schedule in the place of this version, or of none, wherever its lane runs; says where its record stands.
+    ///
+    /// # Errors
+    /// Nothing was written, unless it says that this is not known. To look is safe.
+    pub async fn write_schedule(
+        &self,
+        follows: Option<Follows>,
+        schedule: &Submission<'_>,
+        by: Instant,
+    ) -> Result<Offset, Error> {
+        let (lane, _) = self.place(schedule.id);
+        let now = self.now().ok_or(Error::Timeless)?;
+        let record = match follows {
+            Some(follows) => sealed::change_schedule(&self.setup.key, now, follows, schedule),
+            None => sealed::submit(&self.setup.key, now, schedule),
+        };
+        Ok(self.write(lane, &[record], by).await.pop().ok_or(Error::Fault)??)
     }
 
     /// Writes the cancel of whatever is pending of a task, wherever its lane runs; gives what its answer is asked for with.
@@ -207,8 +226,8 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::UnixMillis;
     use crate::engine::timers::{Progress, Version};
-    use crate::engine::{Offset, UnixMillis};
 
     fn timer(state: TimerState, begun: bool, cancelling: bool) -> Timer {
         Timer {

@@ -96,8 +96,10 @@ pub(super) fn prepare(
     let over = match spec.kind() {
         Kind::Http(http) => Over::Http(http),
         Kind::Grpc(grpc) => Over::Grpc(grpc),
-        Kind::Kafka(_) => {
-            return Err(Refused::task("its type is kafka; workers call http and grpc"));
+        Kind::Kafka(_) | Kind::Schedule(_) => {
+            let of_type = spec.type_name();
+            let detail = format!("its type is {of_type}; workers call http and grpc");
+            return Err(Refused::task(detail));
         }
     };
     let project = registry.project(spec.project());

@@ -133,6 +133,12 @@ const CASES: &[Case] = &[
     (Mutation::FinishesAccepted, TASKS, &["feedback"], 100),
     (Mutation::ForgetsFollowUps, TASKS, &["follow-ups"], 30),
     (Mutation::ForgetsCursors, TASKS, &["cursors"], 300),
+    (Mutation::ForgetsOccurrences, TASKS, &["no time left out"], 100),
+    (Mutation::SubmitsTwice, TASKS, &["one occurrence"], 100),
+    (Mutation::LosesSchedules, TASKS, &["liveness", "never lost"], 100),
+    (Mutation::ForgetsTimes, TASKS, &["no overlap"], 300),
+    (Mutation::MissesChanges, TASKS, &["paused schedules"], 200),
+    (Mutation::MissesChanges, TASKS, &["changes of schedules"], 100),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {

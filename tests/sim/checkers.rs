@@ -60,7 +60,11 @@ pub fn check(world: &mut World) {
         return;
     }
     let mut found = Vec::new();
-    if world.plan.tasks.is_some() {
+    if let Some(of) = world.plan.tasks {
+        if of.schedules.is_some() {
+            // All that they have submitted is to be known.
+            world.follow_tasks();
+        }
         tasks::check(world, &mut found);
         tasks::met(world).into_iter().for_each(|code| world.count(code));
         return found.into_iter().for_each(|(promise, what)| world.breach(promise, what));

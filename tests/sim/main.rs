@@ -271,6 +271,8 @@ const TASKS_MUST_MEET: &[&str] = &[
     "results: deferred", "results: in doubt", "results: cut", "results: cancelled", "results: absent", "results: ended", "kills", "zombies",
     "recalled as ended", "calls of nobody", "expired", "project_deleted", "target_missing",
     "foreign records", "dispatches copied", "dispatches altered", "changed bodies at workers", "retries by hand", "retries taken", "retries outrun",
+    "schedules made", "schedules replayed", "schedules cancelled", "changes of schedules taken", "changes of schedules outrun",
+    "occurrences", "follow-ups",
 ];
 
 #[test]

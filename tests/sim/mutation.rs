@@ -189,6 +189,16 @@ pub enum Mutation {
     ForgetsFollowUps,
     /// Who takes a lane over knows nothing of how far executors came.
     ForgetsCursors,
+    /// The tasks of schedules are not written.
+    ForgetsOccurrences,
+    /// The task of a schedule is written twice.
+    SubmitsTwice,
+    /// The copy of a schedule is not written, which is due at its next time.
+    LosesSchedules,
+    /// Who takes a lane over does not know which times of a schedule had a task last.
+    ForgetsTimes,
+    /// Nobody hears that a schedule was changed, paused or resumed.
+    MissesChanges,
 }
 
 impl Mutation {
@@ -288,6 +298,11 @@ impl Mutation {
             Self::FinishesAccepted,
             Self::ForgetsFollowUps,
             Self::ForgetsCursors,
+            Self::ForgetsOccurrences,
+            Self::SubmitsTwice,
+            Self::LosesSchedules,
+            Self::ForgetsTimes,
+            Self::MissesChanges,
         ]
     }
 }

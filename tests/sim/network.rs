@@ -12,6 +12,7 @@ use waterclock::engine::{Lane, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Time, Writer};
 use crate::worker::{WorkerEvent, WorkerRequest};
+use crate::world::ScheduleAct;
 
 /// A record on its way to a topic.
 #[derive(Clone, Debug)]
@@ -156,6 +157,8 @@ pub enum Act {
     Copy(u64),
     /// Somebody writes what waterclock has not written there.
     Foreign(u64),
+    /// Somebody does something to a schedule: its place in the list of schedules.
+    Schedule(usize, ScheduleAct),
     /// Projects and services are those of this version from now on.
     Publish(usize),
     /// An executor says what it was to say: its place in the list of what they say.

@@ -93,5 +93,6 @@ impl Shrinking {
 /// How many submissions a run has.
 fn run_length(options: &Options) -> usize {
     let world = crate::world::World::new(options, 0);
-    world.workload.submissions.len() + world.tasks.drafts.len()
+    let tasks = &world.tasks;
+    world.workload.submissions.len() + tasks.drafts.len() + tasks.schedules.planned.len()
 }

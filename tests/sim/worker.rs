@@ -351,6 +351,7 @@ impl World {
     }
 
     fn worker_calls(&mut self, worker: usize, call: CallId, task: &Task) {
+        self.follow_creates();
         let Some(index) = self.tasks.of.get(&task.turn.name).copied() else {
             return self.breach("model", format!("{:?} is no task", task.turn));
         };

@@ -14,7 +14,10 @@ use std::sync::Arc;
 use waterclock::engine::{Arrival, Offset, timers};
 
 pub use cluster::COORDINATOR;
-pub use tasks::{Called, CancelTold, Report, Tasks, plain_value, stop_of};
+pub use tasks::{
+    Called, CancelTold, Command, Create, Planned, Report, ScheduleAct, Tasks, Wrote, plain_value,
+    stop_of,
+};
 
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
 use crate::chance::Chance;
@@ -75,6 +78,11 @@ pub const PROMISES: &[&str] = &[
     "feedback",
     "follow-ups",
     "cursors",
+    "one occurrence",
+    "no time left out",
+    "no overlap",
+    "paused schedules",
+    "changes of schedules",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
 const OTHERS: &[&str] = &["contract", "model", "too wide"];

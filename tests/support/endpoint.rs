@@ -42,7 +42,9 @@ pub struct Call {
 impl Call {
     /// Of which task it is, whatever its polling round.
     pub fn task(&self) -> &str {
-        self.id.split(".r").next().unwrap_or_default()
+        let is_round = |round: &str| round.bytes().all(|byte| byte.is_ascii_digit());
+        let of_round = self.id.rsplit_once(".r").filter(|(_, round)| is_round(round));
+        of_round.map_or(&self.id, |(task, _)| task)
     }
 
     /// Whether it was open at some moment of this time.

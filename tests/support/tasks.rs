@@ -35,8 +35,23 @@ impl Api {
     /// Status and body, whatever they are.
     #[track_caller]
     pub fn ask(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
+        self.ask_if(method, path, None, body)
+    }
+
+    /// The answer to a request that is about one version.
+    fn ask_if(
+        &self,
+        method: &str,
+        path: &str,
+        version: Option<&str>,
+        body: Option<&Value>,
+    ) -> (u16, Value) {
         let method = method.parse().expect("a method");
         let request = self.client.request(method, format!("{}{path}", self.base));
+        let request = match version {
+            Some(version) => request.header("if-match", format!("\"{version}\"")),
+            None => request,
+        };
         let request = match body {
             Some(body) => request.json(body),
             None => request,
@@ -52,6 +67,23 @@ impl Api {
     pub fn answered(&self, method: &str, path: &str, body: Option<&Value>) -> (u16, Value) {
         eventually_within(PATIENCE, &format!("{method} {path} is answered"), || {
             match self.ask(method, path, body) {
+                (503, told) => Err(told.to_string()),
+                told => Ok(told),
+            }
+        })
+    }
+
+    /// The same, of a request that is about one version.
+    #[track_caller]
+    pub fn answered_if(
+        &self,
+        method: &str,
+        path: &str,
+        version: &str,
+        body: Option<&Value>,
+    ) -> (u16, Value) {
+        eventually_within(PATIENCE, &format!("{method} {path} is answered"), || {
+            match self.ask_if(method, path, Some(version), body) {
                 (503, told) => Err(told.to_string()),
                 told => Ok(told),
             }

@@ -76,8 +76,8 @@ pub struct Request<'a> {
     pub method: &'a Method,
     /// Its body.
     pub body: Option<&'a Value>,
-    /// The revision that it is made to (`If-Match`); `None`: whatever is there.
-    pub if_match: Option<u64>,
+    /// The revision or the version that it is made to (`If-Match`), without its quotes; `None`: whatever is there.
+    pub if_match: Option<&'a str>,
     /// In what time an instance answers; `None`: by the end of all attempts.
     pub promised: Option<Duration>,
     /// Whether an instance is asked first if it is alive, so that one that stands still is passed over. Its address has no
@@ -329,8 +329,8 @@ impl Http {
         if let Some(token) = &self.token {
             asked = asked.bearer_auth(token);
         }
-        if let Some(revision) = request.if_match {
-            asked = asked.header(IF_MATCH, format!("\"{revision}\""));
+        if let Some(made_to) = request.if_match {
+            asked = asked.header(IF_MATCH, format!("\"{made_to}\""));
         }
         if let Some(body) = request.body {
             asked = asked.json(body);

@@ -390,8 +390,8 @@ pub enum Destination {
     Timers,
     /// `<ns>.tasks`: a turn of a task, or the cancel of one.
     Tasks,
-    /// `<ns>.intake`: the follow-up of a task, in the partition of the lane that writes it.
-    FollowUp,
+    /// `<ns>.intake`: a task that a lane submits, in its own partition: a follow-up, or the task of a schedule.
+    Submitted,
 }
 
 /// How the headers of a record change on its way out.

@@ -1,4 +1,4 @@
-//! When the tasks of a schedule are due: the arithmetic, and nothing else.
+//! When the tasks of a schedule are due, and what they are.
 //!
 //! A schedule has *nominal times*. Each of them is one task, which is due then, or up to `jitter` later.
 //!
@@ -7,8 +7,8 @@
 //! 2. A question takes bounded work, whatever the schedule and however long ago its last time was. See [`Timing`].
 //! 3. What comes from outside is in order, or every mistake in it is named. What is written here is read back as it was.
 //!
-//! Nothing here knows what a schedule's tasks do, or where its state stands. What is decided about cron and clock changes, and why:
-//! `docs/adr/0041-schedules.md`.
+//! [`Timing`] is the arithmetic, [`Schedule`] what is kept of a schedule. What becomes of it is decided by its lane. About cron and clock
+//! changes: `docs/adr/0041-schedules.md`; about the chain of times: `docs/adr/0042-the-chain-of-a-schedule.md`.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -25,11 +25,14 @@ use rule::{Rule, TIME_MAX};
 
 mod calendar;
 mod cron;
+mod definition;
 mod late;
 mod rule;
 mod zone;
 
 pub use cron::{CRON_MAX, Cron};
+pub use definition::{GRACE, NAME_MAX, NEVER, SCHEDULE_MAX, Schedule, Submitted};
+pub(crate) use definition::{Place, Wire as ScheduleWire, fields};
 pub use late::{FIRE_ALL_MAX, Late};
 pub use zone::{ZONE_MAX, Zone, database_version};
 
@@ -84,7 +87,7 @@ pub enum Overlap {
     Allow,
     /// It has no task.
     Skip,
-    /// Its task waits for the end of the other one, and takes the place of one that waits already.
+    /// Its task waits for the end of the other one. If the other one was not begun yet, it has none: one waits at most.
     QueueOne,
 }
 
@@ -265,6 +268,11 @@ impl Timing {
             _ => ("count", "leaves no time: all of them are past".to_owned()),
         };
         Err(Wrong { at: at.to_owned(), detail })
+    }
+
+    /// The last nominal time from `first` on that has passed.
+    pub(crate) fn last_passed(&self, first: UnixMillis, now: UnixMillis) -> Option<UnixMillis> {
+        self.last_until(now, first)
     }
 
     /// The last nominal time that is not after `time` and not before `since`.

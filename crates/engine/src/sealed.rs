@@ -2,7 +2,7 @@
 //!
 //! | function | writes to |
 //! |---|---|
-//! | [`submit`], [`cancel`], [`retry`](retry()), [`feedback`](feedback()) | `<ns>.intake`, in the lane of the task's id |
+//! | [`submit`], [`change_schedule`], [`cancel`], [`retry`](retry()), [`feedback`](feedback()) | `<ns>.intake`, in the lane of the task's id |
 //! | [`follow_up`](follow_up()) | the same, in the lane of the task that ended |
 //! | the lanes | `<ns>.tasks` |
 //! | [`result_record`], [`absent_record`] | `<ns>.results`, in the lane that the task came from |
@@ -63,21 +63,60 @@ pub struct Submission<'a> {
 /// The record that creates a task. `now`: the brokers' time.
 #[must_use]
 pub fn submit(key: &StateKey, now: UnixMillis, submission: &Submission<'_>) -> Record {
+    create(key, (now, None), submission)
+}
+
+/// What a change of a schedule takes the place of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Follows {
+    /// This version.
+    pub version: Version,
+    /// It has ended, and the change makes the schedule anew. One of a version that goes on does not bring it back if it ends meanwhile.
+    pub has_ended: bool,
+}
+
+/// The record that puts this version of a schedule in the place of the one that it follows. `now`: the brokers' time.
+#[must_use]
+pub fn change_schedule(
+    key: &StateKey,
+    now: UnixMillis,
+    follows: Follows,
+    submission: &Submission<'_>,
+) -> Record {
+    create(key, (now, Some(follows)), submission)
+}
+
+fn create(
+    key: &StateKey,
+    (now, follows): (UnixMillis, Option<Follows>),
+    submission: &Submission<'_>,
+) -> Record {
     let Submission { id, spec, due, expires, key: record_key, value, headers } = *submission;
     let spec = spec.to_json();
     let own = || headers.iter().map(|(name, value)| (name.as_bytes(), value.as_deref()));
     let digest = digest(&Record::new(None, value, own()));
+    let named = follows.map(|Follows { version: Version { first_appended, offset }, .. }| {
+        (first_appended, SubmissionOrder { appended: first_appended, offset })
+    });
+    let (first_appended, order) = named.unwrap_or_else(|| (now, SubmissionOrder::default()));
     let state = State {
-        kind: Kind::Submit,
+        kind: if follows.is_some() { Kind::Amend } else { Kind::Submit },
         due,
-        first_appended: now,
-        order: SubmissionOrder::default(),
+        first_appended,
+        order,
         expires,
         intake: intake_tag(""),
         name: None,
         target: None,
         hops: 0,
-        task: Some(TaskState { trigger: due, digest, ..TaskState::default() }),
+        task: Some(TaskState {
+            // A version that follows another one is not taken for its first record, which is the only one of turn 0.
+            turn: u32::from(follows.is_some()),
+            attempt: u32::from(follows.is_some_and(|follows| follows.has_ended)),
+            trigger: due,
+            digest,
+            ..TaskState::default()
+        }),
     };
     let bound = Bound {
         key: record_key,
@@ -91,7 +130,8 @@ pub fn submit(key: &StateKey, now: UnixMillis, submission: &Submission<'_>) -> R
         (header::TASK.as_bytes(), Some(spec.as_bytes())),
         (header::STATE.as_bytes(), Some(sealed.as_ref())),
     ];
-    Record::new(record_key, value, own().chain(ours))
+    let action = follows.map(|_| (header::ACTION.as_bytes(), Some(&b"replace"[..])));
+    Record::new(record_key, value, own().chain(ours).chain(action))
 }
 
 /// The record that cancels whatever is pending of a task's id. `now`: the brokers' time.

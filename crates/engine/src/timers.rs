@@ -44,11 +44,11 @@ pub use query::{
     TimerName,
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
-pub(crate) use tasks::GRPC_TARGET;
 pub use tasks::{
     Base64, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry,
     TaskStatus, group_of,
 };
+pub(crate) use tasks::{GRPC_TARGET, SCHEDULE_TARGET};
 
 /// Bytes of a [`TimerId`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use super::header::{self, Code, Directive, Refusal, TimerAction, When};
 use super::messages::{Left, Target, Trace, TracedTurn};
 use super::murmur2;
+use super::schedule::Schedule;
 use super::sealed;
 use super::setup::{Intake, Setup, Topics};
 use super::state::TaskState;
@@ -85,6 +86,17 @@ pub(super) struct TaskPart {
     pub(super) follow_up: Option<Arc<FollowUp>>,
     /// What ends it, of one of which that is told.
     pub(super) last: Option<Box<TaskResult>>,
+    /// What it is, of one that is no task.
+    pub(super) schedule: Option<Arc<Schedule>>,
+    /// The task of a schedule that is to have ended before it is begun.
+    pub(super) after: Option<TimerId>,
+}
+
+impl TaskPart {
+    /// Whether it is delivered to a topic.
+    pub(super) fn goes_to_topic(&self) -> bool {
+        self.scope.is_none() && self.schedule.is_none()
+    }
 }
 
 /// How a record came to be let go here, and what it asks for.

@@ -160,7 +160,7 @@ impl World {
             self.dead += usize::from(send.to == Destination::Dead);
             let is_ours = matches!(
                 send.to,
-                Destination::Lane(_) | Destination::Tasks | Destination::FollowUp
+                Destination::Lane(_) | Destination::Tasks | Destination::Submitted
             );
             if !is_ours {
                 continue;
@@ -177,7 +177,7 @@ impl World {
                 Destination::Lane(topic) => {
                     self.written.push_back((Source { topic, lane }, record));
                 }
-                Destination::FollowUp => {
+                Destination::Submitted => {
                     self.written.push_back((Source { topic: TopicId(0), lane }, record));
                 }
                 _ => self.dispatched.push_back((lane, record)),

@@ -5,7 +5,8 @@
 use std::path::Path;
 
 /// The files of the contract, below `proto`.
-const FILES: [&str; 2] = ["waterclock/v1/tasks.proto", "waterclock/v1/projects.proto"];
+const FILES: [&str; 3] =
+    ["waterclock/v1/tasks.proto", "waterclock/v1/projects.proto", "waterclock/v1/schedules.proto"];
 
 #[allow(clippy::disallowed_methods, reason = "who changes the contract says so")]
 #[test]

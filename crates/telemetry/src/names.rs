@@ -110,6 +110,8 @@ const SUSPECTS: &str = "waterclock_suspects";
 const HALVED: &str = "waterclock_suspects_halved_total";
 const TASKS_DISPATCHED: &str = "waterclock_tasks_dispatched_total";
 const TASKS_PUT_OFF: &str = "waterclock_tasks_put_off_total";
+const SCHEDULE_TASKS: &str = "waterclock_schedule_tasks_total";
+const SCHEDULE_SKIPPED: &str = "waterclock_schedule_times_skipped_total";
 const TASKS_STALE: &str = "waterclock_tasks_stale_total";
 const TASKS_IN_LANES: &str = "waterclock_tasks_waiting";
 const TASKS_OVERDUE: &str = "waterclock_tasks_overdue";
@@ -125,7 +127,7 @@ pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 76] = [
+pub const ALL: [Metric; 78] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -187,6 +189,8 @@ pub const ALL: [Metric; 76] = [
     Metric { name: SUSPECTS, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Records and targets that Kafka may have refused, and that are tried in batches of their own" },
     Metric { name: HALVED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Groups of suspects that failed and were halved to find who it is that Kafka refuses" },
     Metric { name: TASKS_DISPATCHED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Turns of tasks that lanes gave to workers" },
+    Metric { name: SCHEDULE_TASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tasks that schedules have submitted" },
+    Metric { name: SCHEDULE_SKIPPED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times of schedules that passed without a task, as their overlap or misfire says" },
     Metric { name: TASKS_PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that an overdue task was put off, since its project is paused or its service has enough to do" },
     Metric { name: TASKS_STALE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Results and copies of tasks that counted no more: of a turn that is over, or said twice" },
     Metric { name: TASKS_IN_LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Overdue tasks that wait in memory until their service has room" },
@@ -345,6 +349,8 @@ pub struct LaneFigures {
     halved: Counter,
     tasks_dispatched: Counter,
     tasks_put_off: Counter,
+    schedule_tasks: Counter,
+    schedule_skipped: Counter,
     tasks_stale: Counter,
     spilled: Counter,
     put_off: Counter,
@@ -634,6 +640,8 @@ impl LaneFigures {
             halved: counter!(HALVED),
             tasks_dispatched: counter!(TASKS_DISPATCHED),
             tasks_put_off: counter!(TASKS_PUT_OFF),
+            schedule_tasks: counter!(SCHEDULE_TASKS),
+            schedule_skipped: counter!(SCHEDULE_SKIPPED),
             tasks_stale: counter!(TASKS_STALE),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
@@ -720,6 +728,12 @@ impl LaneFigures {
         self.tasks_dispatched.increment(dispatched);
         self.tasks_put_off.increment(put_off);
         self.tasks_stale.increment(stale);
+    }
+
+    /// So many times of schedules have passed with a task, and so many without one.
+    pub fn schedules(&self, tasks: u64, skipped: u64) {
+        self.schedule_tasks.increment(tasks);
+        self.schedule_skipped.increment(skipped);
     }
 
     /// Hops came to stand late, `count` times in a partition and batch.

@@ -1,4 +1,4 @@
-//! Messages as the rooms of tasks and projects read them, and what those say as messages.
+//! Messages as the rooms of tasks, schedules and projects read them, and what those say as messages.
 
 use serde_json::{Map, Value, json};
 use waterclock_proto::v1;
@@ -15,6 +15,8 @@ use super::super::tasks::model::{
 use crate::engine::Millis;
 use crate::engine::header::duration_with_unit;
 use crate::engine::task::request::Payload;
+
+pub(super) mod schedules;
 
 /// A length of time of protobuf.
 pub(super) type Span = prost_types::Duration;

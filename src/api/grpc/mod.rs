@@ -1,6 +1,6 @@
 //! The same API over gRPC: `waterclock.v1`, with health and reflection. `docs/grpc.md` is the manual.
 //!
-//! What a call does stands in the rooms of tasks and projects. Here stands only how it is asked for and told.
+//! What a call does stands in the rooms of tasks, schedules and projects. Here stands only how it is asked for and told.
 //!
 //! # Invariants
 //! 1. Who may ask, how much at once, and how long a message may take is as over HTTP: the same guard stands before both.
@@ -9,6 +9,7 @@
 mod convert;
 mod health;
 mod projects;
+mod schedules;
 mod status;
 mod tasks;
 
@@ -32,6 +33,7 @@ use super::serve::Front;
 use super::tasks::{BATCH_BYTES_MAX, Tasks, bytes_max};
 use waterclock_proto::DESCRIPTORS;
 use waterclock_proto::v1::projects_server::ProjectsServer;
+use waterclock_proto::v1::schedules_server::SchedulesServer;
 use waterclock_proto::v1::tasks_server::TasksServer;
 
 pub(super) use health::{follow, server as health};
@@ -47,14 +49,16 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     behind.is_some_and(|behind| behind.is_empty() || [b'+', b';'].contains(&behind[0]))
 }
 
-/// Tasks and projects.
+/// Tasks, schedules and projects.
 pub(super) fn router(tasks: Tasks, front: &Front) -> Router {
     let desk = Arc::clone(&tasks.desk);
     let guard = front.guard(RULES, Arc::new(move || desk.now().map(|now| now.0)));
     let projects = ProjectsServer::new(projects::Service(tasks.clone()))
         .max_decoding_message_size(BATCH_BYTES_MAX);
+    let schedules = SchedulesServer::new(schedules::Service(tasks.clone()))
+        .max_decoding_message_size(BATCH_BYTES_MAX);
     let tasks = TasksServer::new(tasks::Service(tasks)).max_decoding_message_size(BATCH_BYTES_MAX);
-    serve(serve(Router::new(), tasks), projects)
+    serve(serve(serve(Router::new(), tasks), projects), schedules)
         .layer(middleware::from_fn_with_state(guard, guard::callers))
 }
 
@@ -111,7 +115,7 @@ fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
 fn kind(_: &Method, path: &str) -> Kind {
     match path.rsplit('/').next().unwrap_or_default() {
         "CreateHttpTask" | "CreateKafkaTask" | "CreateGrpcTask" => Kind::Create,
-        "GetTask" | "Get" | "GetStats" => Kind::Look,
+        "GetTask" | "Get" | "GetStats" | "Preview" => Kind::Look,
         "ListTasks" | "BatchCreateTasks" | "List" => Kind::Large,
         _ => Kind::Wait,
     }

@@ -20,7 +20,8 @@ pub(super) fn code_of(problem: &Problem) -> Code {
         (StatusCode::NOT_FOUND, _) => Code::NotFound,
         (StatusCode::METHOD_NOT_ALLOWED, _) => Code::Unimplemented,
         (StatusCode::REQUEST_TIMEOUT, _) => Code::DeadlineExceeded,
-        (StatusCode::CONFLICT, "revision_conflict" | "stale") => Code::Aborted,
+        (StatusCode::CONFLICT, "revision_conflict" | "version_conflict" | "stale") => Code::Aborted,
+        (StatusCode::CONFLICT, "schedule_exists") => Code::AlreadyExists,
         (StatusCode::CONFLICT, "attempt_open") => Code::Unavailable,
         (StatusCode::CONFLICT, "no_room") | (StatusCode::TOO_MANY_REQUESTS, _) => {
             Code::ResourceExhausted
@@ -34,6 +35,9 @@ pub(super) fn code_of(problem: &Problem) -> Code {
 
 /// Before the name of a field that stands in the message itself, though a field of options has its name over HTTP.
 pub(super) const OF_MESSAGE: &str = "message.";
+
+/// Before the name of a field of the task of a schedule.
+pub(super) const OF_TASK: &str = "task.";
 
 /// A field by its name in the messages: over HTTP what is ours stands beside the others.
 pub(super) fn field(at: &str) -> String {
@@ -52,9 +56,16 @@ pub(super) fn field(at: &str) -> String {
     if let Some(own) = at.strip_prefix(OF_MESSAGE) {
         return own.to_owned();
     }
+    if let Some(of_task) = at.strip_prefix(OF_TASK) {
+        // The task of a schedule stands in JSON, where bytes have other names.
+        let of_task = of_task.strip_suffix("_b64").unwrap_or(of_task);
+        return format!("{OF_TASK}{}", field(of_task));
+    }
     let at = at.strip_prefix("body.").or_else(|| at.strip_prefix("path.")).unwrap_or(at);
     let first = at.split(['.', '[']).next().unwrap_or_default();
     match first {
+        // Of the span of a backfill. The other end is no name in Python.
+        "to" => "end".to_owned(),
         "service" => format!("options.named_{at}"),
         first if OPTIONS.contains(&first) => format!("options.{at}"),
         _ => at.to_owned(),

@@ -34,7 +34,7 @@ fn told(problem: Problem) -> Status {
 }
 
 /// Some fields are wrong.
-fn wrong(at: &str, detail: impl Into<String>) -> Status {
+pub(super) fn wrong(at: &str, detail: impl Into<String>) -> Status {
     let wrong = Wrong { at: at.to_owned(), detail: detail.into() };
     of_problem(&Problem::wrong_fields(&[wrong]))
 }
@@ -53,7 +53,7 @@ fn id_of(text: &str) -> Result<TaskId, Status> {
 }
 
 /// A length of time that is waited for, from nothing to a minute.
-fn wait(span: Option<Span>) -> Result<Duration, Status> {
+pub(super) fn wait(span: Option<Span>) -> Result<Duration, Status> {
     let Some(span) = span else { return Ok(Duration::from_millis(WAIT_MS)) };
     let most = Duration::from_millis(WAIT_MS_MAX);
     let wait = Duration::try_from(span).ok().filter(|wait| *wait <= most);
@@ -61,11 +61,20 @@ fn wait(span: Option<Span>) -> Result<Duration, Status> {
 }
 
 /// A name to look for; `None`: any.
-fn name(at: &str, text: String) -> Result<Option<String>, Status> {
+pub(super) fn name(at: &str, text: String) -> Result<Option<String>, Status> {
     if text.is_empty() || is_name(&text) {
         return Ok(Some(text).filter(|text| !text.is_empty()));
     }
     Err(wrong(at, format!("{text:?} is no name; want 1 to 64 of a-z 0-9 . _ -, not . or ..")))
+}
+
+/// How many are wanted at most; 0: as many as if nothing is said.
+pub(super) fn most(at: &str, number: u32, (unsaid, max): (usize, usize)) -> Result<usize, Status> {
+    match usize::try_from(number) {
+        Ok(0) => Ok(unsaid),
+        Ok(number) if number <= max => Ok(number),
+        _ => Err(wrong(at, format!("want 1 to {max}"))),
+    }
 }
 
 fn created(of: Created) -> v1::CreateTaskResponse {
@@ -175,11 +184,7 @@ impl v1::tasks_server::Tasks for Service {
     ) -> Answered<v1::ListTasksResponse> {
         let (caller, _) = asked_by(&request)?;
         let asked = request.into_inner();
-        let limit = match usize::try_from(asked.limit) {
-            Ok(0) => single::LIMIT,
-            Ok(limit) if limit <= single::LIMIT_MAX => limit,
-            _ => return Err(wrong("limit", format!("want 1 to {}", single::LIMIT_MAX))),
-        };
+        let limit = most("limit", asked.limit, (single::LIMIT, single::LIMIT_MAX))?;
         let due_before = u64::try_from(asked.due_before);
         let due_before = due_before.map_err(|_| wrong("due_before", "want epoch milliseconds"))?;
         let project = name("project", asked.project)?;

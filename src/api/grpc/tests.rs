@@ -29,6 +29,8 @@ use super::convert::Span;
 use crate::engine::UnixMillis;
 use crate::engine::timers::TaskReport;
 
+mod schedules;
+
 /// What a client speaks to: the router, from this machine.
 #[derive(Clone)]
 struct Channel {

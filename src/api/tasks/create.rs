@@ -18,7 +18,7 @@ use super::{
 };
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
-use crate::engine::task::registry::Protocol;
+use crate::engine::task::registry::{Protocol, Registry};
 use crate::engine::task::request::{self, Batch, Due, Request, TaskType};
 use crate::engine::task::spec::{
     Address, Feedback, GrpcAddress, HEARTBEAT_MIN_LARGE, Kind, LARGE_BYTES, OnResult,
@@ -281,7 +281,7 @@ fn created(submission: &Submission) -> Created {
     Created { task_id: submission.id.to_string(), trigger_at: submission.due.0 }
 }
 
-pub(super) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
+pub(in crate::api) fn whole(body: Result<Bytes, BytesRejection>) -> Result<Bytes, Problem> {
     body.map_err(|error| {
         let status = error.status();
         let code = if status == StatusCode::PAYLOAD_TOO_LARGE { "too_large" } else { "no_body" };
@@ -316,27 +316,14 @@ fn window(
     window.min(latest - due).min(until_expired.unwrap_or(window))
 }
 
-/// Checks what cannot be seen in the request alone, and gives the task its id. With it: whether its project has room for it.
-fn checked(
+/// What is wrong with a request by what its project and this instance permit, whenever it is due.
+pub(in crate::api) fn not_permitted(
     tasks: &Tasks,
-    came: Came,
-    caller: &Caller,
-    request: Request,
-) -> Result<(Submission, Result<(), Refusal>), Problem> {
+    registry: &Registry,
+    request: &Request,
+) -> Vec<Wrong> {
     let project = request.spec.project();
-    caller.may_name(project)?;
-    let starting = || Failure::Moving("this instance has not started yet".to_owned());
-    let now = came.time.map(UnixMillis).ok_or_else(starting)?;
-    let lanes = tasks.desk.lanes();
-    if lanes == 0 {
-        return Err(starting().into());
-    }
-    let registry = tasks.projects.registry()?;
     let project_of = registry.project(project);
-    if project_of.is_deleted {
-        let detail = format!("the project {project} was deleted; put it again to use it");
-        return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));
-    }
     let mut wrongs = Vec::new();
     let mut add = |at: &str, detail: String| wrongs.push(Wrong { at: at.to_owned(), detail });
     let (host_at, host, service_at, protocol) = match request.spec.kind() {
@@ -354,7 +341,7 @@ fn checked(
             };
             ("host", host, "named_service", Protocol::Grpc)
         }
-        Kind::Kafka(_) => ("", None, "", Protocol::default()),
+        Kind::Kafka(_) | Kind::Schedule(_) => ("", None, "", Protocol::default()),
     };
     if let Some(Err(detail)) = host.map(|url| tasks.screened(project_of, url)) {
         add(host_at, detail);
@@ -407,6 +394,37 @@ fn checked(
             add("feedback.heartbeat", detail);
         }
     }
+    let bytes = request.value.as_ref().map_or(0, Vec::len);
+    if let Some(max) = project_of.max_body.filter(|max| bytes > *max) {
+        let detail = format!("has {bytes} bytes; its project permits {max} (max_body)");
+        add(request.value_at, detail);
+    }
+    wrongs
+}
+
+/// Checks what cannot be seen in the request alone, and gives the task its id. With it: whether its project has room for it.
+fn checked(
+    tasks: &Tasks,
+    came: Came,
+    caller: &Caller,
+    request: Request,
+) -> Result<(Submission, Result<(), Refusal>), Problem> {
+    let project = request.spec.project();
+    caller.may_name(project)?;
+    let starting = || Failure::Moving("this instance has not started yet".to_owned());
+    let now = came.time.map(UnixMillis).ok_or_else(starting)?;
+    let lanes = tasks.desk.lanes();
+    if lanes == 0 {
+        return Err(starting().into());
+    }
+    let registry = tasks.projects.registry()?;
+    let project_of = registry.project(project);
+    if project_of.is_deleted {
+        let detail = format!("the project {project} was deleted; put it again to use it");
+        return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));
+    }
+    let mut wrongs = not_permitted(tasks, &registry, &request);
+    let mut add = |at: &str, detail: String| wrongs.push(Wrong { at: at.to_owned(), detail });
     let (at, due) = match request.due {
         Due::At(at) => ("trigger_at", at),
         Due::In(delay) => ("delay", now + delay),
@@ -422,11 +440,6 @@ fn checked(
         );
     } else if due > now + max {
         add(at, format!("is more than {max} ahead, which is the longest delay here (max-delay)"));
-    }
-    let bytes = request.value.as_ref().map_or(0, Vec::len);
-    if let Some(max) = project_of.max_body.filter(|max| bytes > *max) {
-        let detail = format!("has {bytes} bytes; its project permits {max} (max_body)");
-        add(request.value_at, detail);
     }
     if let Some(expires) = request.expires.filter(|expires| *expires <= due.max(now)) {
         let detail =

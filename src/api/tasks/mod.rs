@@ -34,6 +34,7 @@ use super::gate::Kind;
 use super::guard::{self, Form, Rules};
 use super::problem::Problem;
 use super::projects::Projects;
+use super::schedules::Schedules;
 use super::serve::Front;
 use super::timers::{model::Soon, no_such_method};
 use crate::engine::allow::Allow;
@@ -52,7 +53,7 @@ pub(super) const BATCH_BYTES_MAX: usize = 4 << 20;
 /// Bytes of what is about one task or project and brings no payload.
 const SMALL_BYTES_MAX: usize = 128 << 10;
 /// How long Kafka may take to acknowledge creates.
-const CREATE_MAX: Duration = Duration::from_secs(15);
+pub(super) const CREATE_MAX: Duration = Duration::from_secs(15);
 /// How long a look-up of one task may take.
 const LOOK_MAX: Duration = Duration::from_secs(7);
 /// How long a list may take.
@@ -71,6 +72,8 @@ pub type Screen = Arc<dyn Fn(&Url) -> Result<(), String> + Send + Sync>;
 pub struct Tasks {
     /// Takes creates, and answers for tasks.
     pub desk: Arc<dyn Desk>,
+    /// Keeps schedules.
+    pub schedules: Arc<dyn Schedules>,
     /// Knows projects and services.
     pub projects: Arc<dyn Projects>,
     /// Refuses URLs.
@@ -309,7 +312,7 @@ fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
 }
 
 fn kind(method: &Method, path: &str) -> Kind {
-    let of_one = ["/v1/tasks/", "/v1/projects/", "/v1/targets/"];
+    let of_one = ["/v1/tasks/", "/v1/projects/", "/v1/targets/", "/v1/schedules/"];
     let of_one = of_one.iter().find_map(|start| path.strip_prefix(start));
     match of_one {
         Some("http" | "kafka" | "grpc") => Kind::Create,
@@ -329,11 +332,11 @@ pub(super) const fn bytes_max(kind: Kind) -> usize {
 
 /// Actions have no fields: the path says it all.
 fn is_bodyless(path: &str) -> bool {
-    [":retry", ":pause", ":resume"].iter().any(|action| path.ends_with(action))
+    [":retry", ":pause", ":resume", ":trigger"].iter().any(|action| path.ends_with(action))
 }
 
 /// Waits for the instance, but not for ever.
-async fn within<T>(most: Duration, soon: Soon<'_, T>) -> Result<T, Failure> {
+pub(super) async fn within<T>(most: Duration, soon: Soon<'_, T>) -> Result<T, Failure> {
     tokio::time::timeout(most, soon).await.map_err(|_| {
         Failure::Unknown(format!(
             "no answer within {} s; what was to be changed may be changed, and to ask again is safe",

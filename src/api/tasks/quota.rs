@@ -71,7 +71,7 @@ enum Over {
 }
 
 /// That a create is over a quota.
-pub(super) struct Refusal {
+pub(in crate::api) struct Refusal {
     over: Over,
     problem: Problem,
 }
@@ -111,7 +111,7 @@ impl Quotas {
     ///
     /// # Errors
     /// There were too many, or there are: [`Quotas::refuse`] it, unless its task exists.
-    pub(super) fn take(
+    pub(in crate::api) fn take(
         &self,
         name: &str,
         project: &Project,
@@ -142,7 +142,7 @@ impl Quotas {
     }
 
     /// Counts that a create of a project was refused; what to answer: 429, with when to come back.
-    pub(super) fn refuse(&self, name: &str, refusal: Refusal) -> Problem {
+    pub(in crate::api) fn refuse(&self, name: &str, refusal: Refusal) -> Problem {
         let mut all = self.refused.lock();
         let refused = all.entry(name.to_owned()).or_default();
         match refusal.over {

@@ -35,8 +35,14 @@ pub(super) fn id_of(uri: &Uri, end: &str) -> Result<TaskId, Problem> {
     TaskId::parse(&text).map_err(|error| Problem::bad("bad_id", "path.id", error.to_string()))
 }
 
+/// The task of an id, which a schedule has none of.
+fn is_task(id: &TaskId) -> Result<(), Problem> {
+    if id.as_schedule().is_some() { Err(nobody()) } else { Ok(()) }
+}
+
 /// The task, if this caller may know of it.
 pub(super) async fn seen(tasks: &Tasks, caller: &Caller, id: &TaskId) -> Result<TaskView, Problem> {
+    is_task(id)?;
     let task = within(LOOK_MAX, tasks.desk.get(id)).await??;
     match task {
         Some(task) if caller.sees(&task.project) => Ok(task),
@@ -55,6 +61,7 @@ pub(super) async fn is_of_caller(
     caller: &Caller,
     id: &TaskId,
 ) -> Result<(), Problem> {
+    is_task(id)?;
     if caller.projects().is_some() {
         seen(tasks, caller, id).await?;
     }
@@ -169,7 +176,7 @@ pub(in crate::api) async fn page(
 }
 
 /// A name of a project or a group.
-fn word(query: &mut Query, name: &str) -> Result<Option<String>, Problem> {
+pub(in crate::api) fn word(query: &mut Query, name: &str) -> Result<Option<String>, Problem> {
     let text = query.text(name)?;
     if text.as_deref().is_some_and(|text| !is_name(text)) {
         let detail = "want 1 to 64 of a-z 0-9 . _ -, not . or ..";
@@ -198,7 +205,7 @@ fn task_type(text: String) -> Result<String, Problem> {
     Err(Problem::bad("bad_type", "query.type", detail))
 }
 
-fn limit(text: &str) -> Result<usize, Problem> {
+pub(in crate::api) fn limit(text: &str) -> Result<usize, Problem> {
     let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
     limit.ok_or_else(|| {
         Problem::bad("bad_limit", "query.limit", format!("want an integer from 1 to {LIMIT_MAX}"))
@@ -243,6 +250,15 @@ pub(in crate::api) async fn stop(
     caller.may(Role::Write)?;
     tasks.desk.in_force()?;
     is_of_caller(tasks, caller, id).await?;
+    Ok(end(tasks, id, wait).await?)
+}
+
+/// Cancels what is pending of an id, and waits so long for what becomes of that.
+pub(in crate::api) async fn end(
+    tasks: &Tasks,
+    id: &TaskId,
+    wait: Duration,
+) -> Result<CancelAnswer, Failure> {
     match within(wait + GRACE, tasks.desk.cancel(id, wait)).await {
         Ok(answer) => Ok(answer?),
         // Written or not, to ask again is safe.
@@ -251,7 +267,7 @@ pub(in crate::api) async fn stop(
             outcome: CancelOutcome::Pending,
             again: Some(format!("{TASKS}{id}")),
         }),
-        Err(failure) => Err(failure.into()),
+        Err(failure) => Err(failure),
     }
 }
 

@@ -15,15 +15,19 @@ use tower_service::Service as _;
 
 use super::super::auth::{self, Peer, Principal, Role, Token};
 use super::super::projects::PutError;
+use super::super::schedules::{Page, Written};
 use super::super::serve::Rooms;
 use super::super::timers::Peers;
 use super::super::timers::tests::without_timers;
 use super::super::{Gate, Hosts};
 use super::model::*;
 use super::*;
+use crate::engine::sealed::Follows;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::report::Report;
 use crate::engine::task::result::Outcome;
+use crate::engine::task::spec::Spec;
+use crate::engine::timers::{TaskRecord, Version};
 
 pub(in crate::api) const NOW: u64 = 1_795_293_475_106;
 const LANES: u16 = 6;
@@ -53,6 +57,10 @@ pub(in crate::api) struct World {
     not_in_force: Option<Failure>,
     /// Why the registry is not known yet.
     pub(in crate::api) unread: Option<Failure>,
+    /// Schedules, as their lanes keep them.
+    pub(in crate::api) schedules: BTreeMap<String, TaskRecord>,
+    /// What a schedule that is written becomes in place of being in force.
+    pub(in crate::api) written: Option<Written>,
 }
 
 impl World {
@@ -210,6 +218,53 @@ impl Projects for Fake {
     }
 }
 
+impl Schedules for Fake {
+    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>> {
+        let world = self.0.lock();
+        Box::pin(ready(world.fails(world.schedules.get(id.as_str()).cloned())))
+    }
+
+    fn write<'a>(
+        &'a self,
+        id: &'a TaskId,
+        follows: Option<Follows>,
+        spec: &'a Spec,
+        (due, _): (UnixMillis, Duration),
+    ) -> Soon<'a, Result<Written, Failure>> {
+        let mut world = self.0.lock();
+        if let Some(written) = world.written.take() {
+            return Box::pin(ready(world.fails(written)));
+        }
+        let current = world.schedules.get(id.as_str()).cloned();
+        let followed = |kept: &TaskRecord| Follows {
+            version: kept.timer.version,
+            has_ended: kept.timer.state.is_final(),
+        };
+        if current.as_ref().map(followed) != follows {
+            return Box::pin(ready(Ok(Written::Superseded(current.map(Box::new)))));
+        }
+        world.revision += 1;
+        let version = Version {
+            first_appended: UnixMillis(NOW),
+            offset: crate::engine::Offset(world.revision as i64),
+        };
+        let kept = super::super::schedules::tests::kept(id, version, spec, due);
+        world.schedules.insert(id.to_string(), kept.clone());
+        Box::pin(ready(world.fails(Written::Done(Box::new(kept)))))
+    }
+
+    fn page<'a>(
+        &'a self,
+        filter: &'a crate::engine::timers::TaskFilter,
+        _: Option<&'a str>,
+        _: usize,
+    ) -> Soon<'a, Result<Page, Failure>> {
+        let world = self.0.lock();
+        let found = world.schedules.values().filter(|kept| filter.matches(kept)).cloned();
+        Box::pin(ready(world.fails((found.collect(), None))))
+    }
+}
+
 /// An API with its world.
 pub(in crate::api) struct Api {
     world: Arc<Fake>,
@@ -249,7 +304,9 @@ impl Api {
         let gate = Arc::new(Gate::new(None));
         let front = Front::new(Hosts::new([]), gate, Arc::clone(&access), Peers::default());
         let topics = Arc::new(Allow::any("wc"));
-        let tasks = Tasks { desk, projects, screen, topics, quotas: Arc::default() };
+        let schedules = Arc::clone(&world) as Arc<dyn Schedules>;
+        let quotas = Arc::default();
+        let tasks = Tasks { desk, schedules, projects, screen, topics, quotas };
         let router = Rooms { timers: without_timers(), tasks: Some(tasks.clone()) }.router(&front);
         Self { world, tasks, access, router }
     }
@@ -1145,7 +1202,7 @@ async fn a_project_says_how_far_ahead_and_how_large_its_tasks_may_be() {
     let cases: [(Value, &[&str]); 8] = [
         (json!({"delay": "1h", "body": "1234"}),                      &[]),
         (json!({"delay": "1h", "body_b64": "MTIzNA=="}),              &[]),
-        (json!({"delay": 3_601, "body": "12345"}),                    &["delay", "body"]),
+        (json!({"delay": 3_601, "body": "12345"}),                    &["body", "delay"]),
         (json!({"delay": 5, "body_b64": "MTIzNDU="}),                 &["body_b64"]),
         (json!({"delay": 5, "url": "http://169.254.169.254/", "body": "12345"}), &["url", "body"]),
         (json!({"delay": "401d"}),                                    &["delay"]),
@@ -1169,7 +1226,7 @@ async fn a_project_says_how_far_ahead_and_how_large_its_tasks_may_be() {
     let cases: [(Value, &[&str]); 4] = [
         (json!({"value": "1234"}),                                          &[]),
         (json!({}),                                                         &[]),
-        (json!({"trigger_at": NOW + 3_600_001, "value": "12345"}),          &["trigger_at", "value"]),
+        (json!({"trigger_at": NOW + 3_600_001, "value": "12345"}),          &["value", "trigger_at"]),
         (json!({"value_b64": "MTIzNDU="}),                                  &["value_b64"]),
     ];
     for (more, places) in cases {

@@ -162,7 +162,7 @@ pub(super) fn body(
 }
 
 /// Reads JSON. An object that has a member twice is refused: readers differ in which of the two they take.
-fn json(body: &[u8]) -> Result<Value, Problem> {
+pub(in crate::api) fn json(body: &[u8]) -> Result<Value, Problem> {
     let doubled = RefCell::new(None);
     let mut reader = serde_json::Deserializer::from_slice(body);
     let read = Part { at: "body", doubled: &doubled }.deserialize(&mut reader);
@@ -252,7 +252,7 @@ impl<'de> Visitor<'de> for Part<'_> {
 }
 
 /// An object with members of these names only.
-pub(super) fn object(
+pub(in crate::api) fn object(
     value: Value,
     at: &str,
     known: &[&str],

@@ -8,22 +8,24 @@ use crate::api::tasks::model::{
 };
 use crate::engine::UnixMillis;
 
-fn time(at: Option<u64>) -> String {
+/// A point in time that may be missing.
+pub(in crate::cli) fn time(at: Option<u64>) -> String {
     at.map_or_else(|| "-".to_owned(), |at| output::time(UnixMillis(at)))
 }
 
-fn text(text: &str) -> String {
+/// A text from elsewhere.
+pub(in crate::cli) fn text(text: &str) -> String {
     output::shown(Some(text.as_bytes()))
 }
 
 /// Characters of an answer that are shown.
-const ANSWER_SHOWN: usize = 200;
+pub(in crate::cli) const ANSWER_SHOWN: usize = 200;
 
 /// Characters of what it sends that are shown; `--json` has all.
 const PAYLOAD_SHOWN: usize = 1_000;
 
 /// A word of the API, as JSON has it.
-pub(super) fn word(of: impl serde::Serialize) -> String {
+pub(in crate::cli) fn word(of: impl serde::Serialize) -> String {
     json!(of).as_str().unwrap_or("-").to_owned()
 }
 
@@ -191,7 +193,8 @@ pub(super) fn whole(task: &TaskView) -> String {
     table.trim_fmt()
 }
 
-fn length(of: &Length) -> String {
+/// A length of time.
+pub(in crate::cli) fn length(of: &Length) -> String {
     match of {
         Length::Seconds(seconds) => format!("{seconds}s"),
         Length::Text(length) => text(length),

@@ -213,7 +213,8 @@ fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
     let mut first = launch(&fixture, "a", "lanes,worker,api").start();
     let mut second = launch(&fixture, "b", "lanes,worker,api").start();
     let services = grpcurl(&first, "list", None);
-    for service in ["waterclock.v1.Tasks", "waterclock.v1.Projects", "grpc.health.v1.Health"] {
+    let of_ours = ["Tasks", "Projects", "Schedules"].map(|name| format!("waterclock.v1.{name}"));
+    for service in of_ours.iter().map(String::as_str).chain(["grpc.health.v1.Health"]) {
         assert!(services.lines().any(|line| line == service), "{services}");
     }
     let ask = |process: &Process, method: &str, request: Value| asked(process, method, &request);

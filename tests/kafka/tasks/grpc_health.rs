@@ -12,8 +12,9 @@ use super::grpc::{grpcurl, grpcurl_command};
 use super::{fixture, launch};
 use crate::support::{Process, Proxy, eventually, free_address};
 
-/// The whole instance, and both services.
-const SERVICES: [&str; 3] = ["", "waterclock.v1.Tasks", "waterclock.v1.Projects"];
+/// The whole instance, and each service.
+const SERVICES: [&str; 4] =
+    ["", "waterclock.v1.Tasks", "waterclock.v1.Projects", "waterclock.v1.Schedules"];
 
 /// A grpcurl that watches the health of one service; killed when it is dropped.
 struct Watch {
@@ -96,7 +97,7 @@ fn health_over_grpc_says_whether_an_instance_is_ready_and_a_watcher_is_told_of_e
     for watch in &watches {
         watch.hears(&["NOT_SERVING"]);
     }
-    assert_eq!(checked(&process), ["NOT_SERVING"; 3], "Kafka is away");
+    assert_eq!(checked(&process), ["NOT_SERVING"; SERVICES.len()], "Kafka is away");
 
     // The metadata there names the broker's own address, so the proxy is needed for the first step only.
     let brokers = &fixture.connection.brokers;
@@ -107,7 +108,7 @@ fn health_over_grpc_says_whether_an_instance_is_ready_and_a_watcher_is_told_of_e
     for watch in &watches {
         watch.hears(&["NOT_SERVING", "SERVING"]);
     }
-    assert_eq!(checked(&process), ["SERVING"; 3]);
+    assert_eq!(checked(&process), ["SERVING"; SERVICES.len()]);
 
     // A stop waits for no watcher.
     process.stop_well();

@@ -163,6 +163,11 @@ impl Partition {
         self.readable_from(Offset(0))
     }
 
+    /// The same from an offset on.
+    pub fn ledger_from(&self, from: Offset) -> impl Iterator<Item = (Offset, &Entry)> {
+        self.readable_from(from)
+    }
+
     /// One of them.
     pub fn read(&self, offset: Offset) -> Option<&Entry> {
         self.readable_from(offset)

@@ -6,6 +6,7 @@ mod follow_ups;
 mod letters;
 mod limits;
 mod retries;
+mod schedules;
 
 use std::collections::BTreeSet;
 
@@ -37,6 +38,7 @@ pub fn check(world: &World, found: &mut Found) {
     letters::check(world, found);
     feedback::check(world, found);
     follow_ups::check(world, found);
+    schedules::check(world, found);
 }
 
 /// How tasks have ended, by code.
@@ -79,8 +81,7 @@ fn cancel_told(world: &World, told: &CancelTold, found: &mut Found) {
 }
 
 fn everything_ends(world: &World, found: &mut Found) {
-    let made = |task: &usize| world.plan.only.as_ref().is_none_or(|only| only.contains(task));
-    for task in (0..world.tasks.drafts.len()).filter(made) {
+    for task in (0..world.tasks.drafts.len()).filter(|task| world.is_made(*task)) {
         let now = world.task_now(task);
         if !now.is_some_and(|timer| timer.state.is_final()) {
             found.push(("liveness", format!("task {task} waits for ever: {now:?}")));

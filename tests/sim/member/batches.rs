@@ -7,7 +7,8 @@ use waterclock::engine::member::{ErrorClass, Step};
 use waterclock::engine::messages::{
     Answer, Batch, ChangeReason, Destination, Event, HeaderRewrite, Produce,
 };
-use waterclock::engine::{BatchId, Limits, Offset, TopicId, UnixMillis};
+use waterclock::engine::task::spec::{self, Spec};
+use waterclock::engine::{BatchId, Limits, Offset, Record, TopicId, UnixMillis};
 
 use super::mutating::reverse_ties;
 use super::{Flight, Phase, Positions, Up, number_of};
@@ -46,7 +47,8 @@ impl World {
                 Destination::Target(_) => "deliveries",
                 Destination::Dead => "dead letters",
                 Destination::Tasks => "tasks",
-                Destination::FollowUp => "follow-ups",
+                Destination::Submitted if is_occurrence(send) => "occurrences",
+                Destination::Submitted => "follow-ups",
                 Destination::Timers => match &send.rewrite {
                     HeaderRewrite::Timer(said) => because(said.reason),
                     _ => "timers",
@@ -56,9 +58,15 @@ impl World {
         self.check_known(slot, &sends);
         self.check_expired(slot, &sends);
         let dues: Vec<UnixMillis> = sends.iter().map(|send| send.due).collect();
-        let forgets = self.mutation == Some(Mutation::ForgetsFollowUps);
-        let written = sends.iter().filter(|send| !forgets || send.to != Destination::FollowUp);
-        let mut outgoing: VecDeque<Outgoing> = written.map(|send| self.outgoing(send)).collect();
+        let mutation = self.mutation;
+        let mut outgoing: VecDeque<Outgoing> = VecDeque::new();
+        for send in sends.iter().filter(|send| !is_forgotten(mutation, send)) {
+            let sent = self.outgoing(send);
+            if mutation == Some(Mutation::SubmitsTwice) && is_occurrence(send) {
+                outgoing.push_back(sent.clone());
+            }
+            outgoing.push_back(sent);
+        }
         self.mutate(&mut outgoing);
         if self.mutation == Some(Mutation::ReversesTies) {
             reverse_ties(&mut outgoing, &dues);
@@ -105,7 +113,7 @@ impl World {
             Destination::Dead => self.plan.setup.topics.dead(),
             Destination::Timers => self.plan.setup.topics.timers(),
             Destination::Tasks => self.plan.setup.topics.tasks(),
-            Destination::FollowUp => Arc::clone(self.plan.setup.topics.name(TopicId(0))),
+            Destination::Submitted => Arc::clone(self.plan.setup.topics.name(TopicId(0))),
         };
         let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
         let partition = match (send.partition, send.record.key()) {
@@ -450,6 +458,33 @@ impl World {
         let process = self.members[slot].process();
         let wait = self.chance.spread(1, 5 * SECOND);
         self.after(wait, Scheduled::Arrives(process, NOBODY, Request::DeleteRecords(until)));
+    }
+}
+
+/// The specification of a task or a schedule that a record has.
+fn spec_of(record: &Record) -> Option<Spec> {
+    let (_, json) = record.headers().find(|(name, _)| *name == spec::HEADER.as_bytes())?;
+    Spec::parse(json?).ok()
+}
+
+/// Whether a lane submits the task of a schedule by this.
+fn is_occurrence(send: &Produce) -> bool {
+    send.to == Destination::Submitted
+        && spec_of(&send.record).is_some_and(|spec| spec.occurrence().is_some())
+}
+
+/// Whether a mutation has this stay unwritten.
+fn is_forgotten(mutation: Option<Mutation>, send: &Produce) -> bool {
+    match mutation {
+        Some(Mutation::ForgetsFollowUps) => {
+            send.to == Destination::Submitted && !is_occurrence(send)
+        }
+        Some(Mutation::ForgetsOccurrences) => is_occurrence(send),
+        Some(Mutation::LosesSchedules) => {
+            matches!(send.to, Destination::Lane(_))
+                && spec_of(&send.record).is_some_and(|spec| spec.schedule().is_some())
+        }
+        _ => false,
     }
 }
 

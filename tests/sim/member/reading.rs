@@ -415,6 +415,9 @@ impl World {
             reading.next = offset.next();
             reading.upto = reading.upto.max(reading.next);
         }
+        if source.topic == TopicId(0) && self.is_missed(&record) {
+            return true;
+        }
         let budget = self.plan.setup.limits.memory_bytes;
         let member = self.member(slot);
         let held = member.engine.as_ref().map_or(0, |engine| engine.figures().memory_bytes);

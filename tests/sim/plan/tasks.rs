@@ -26,6 +26,8 @@ pub struct Tasks {
     pub large: bool,
     /// Some tasks have feedback, some are called over gRPC, and of some is told how they ended. Some topics have a rate.
     pub newer_kinds: bool,
+    /// There are schedules; what they are drawn from.
+    pub schedules: Option<u64>,
     /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
     pub lanes_are_well: bool,
     /// Workers only come and go as they should: then no call is ever in doubt.
@@ -53,6 +55,8 @@ impl Plan {
             large: chance.percent(8),
             // So an even seed stands for the world that it stood for before there were any.
             newer_kinds: seed % 2 == 1,
+            // All other seeds stand for the worlds that they stood for.
+            schedules: (seed % 4 == 3).then_some(seed),
             lanes_are_well,
             workers_are_gentle,
             step_faults: if is_rough { *chance.pick(&[0, 2, 8]) } else { 0 },

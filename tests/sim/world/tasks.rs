@@ -5,6 +5,7 @@ mod executors;
 mod foreign;
 mod mutating;
 mod retry;
+mod schedules;
 mod settings;
 mod watch;
 
@@ -28,6 +29,8 @@ pub use draft::{Draft, Plain};
 use executors::Executors;
 pub use executors::Report;
 pub use retry::Retry;
+use schedules::Schedules;
+pub use schedules::{Command, Create, Planned, ScheduleAct, Wrote};
 pub use watch::stop_of;
 
 /// How often it is looked what users see.
@@ -70,8 +73,11 @@ pub struct CancelTold {
 /// All that is known of tasks in a world.
 #[derive(Default)]
 pub struct Tasks {
+    /// Those that users ask for, then those of schedules as they come.
     pub drafts: Vec<Draft>,
     pub of: BTreeMap<TimerId, usize>,
+    /// How many users ask for.
+    pub asked: usize,
     pub tasks_topic: usize,
     pub plains: Vec<Plain>,
     /// Projects, services and topics, and since when each version is in force.
@@ -99,6 +105,7 @@ pub struct Tasks {
     /// Retries by hand, in the order in which they were written.
     pub retries: Vec<Retry>,
     pub executors: Executors,
+    pub schedules: Schedules,
     /// What the lanes have said of cancels.
     pub cancels_told: Vec<CancelTold>,
     /// When the last task is due, and faults of users are over.
@@ -129,6 +136,9 @@ impl World {
             for (times, act) in acts.into_iter().chain(commands) {
                 times.into_iter().for_each(|at| self.push(at, Scheduled::Task(act)));
             }
+        }
+        for (at, index, act) in self.acts_on_schedules() {
+            self.push(at, Scheduled::Task(Act::Schedule(index, act)));
         }
         for (index, plain) in self.tasks.plains.clone().into_iter().enumerate() {
             self.push(plain.at, Scheduled::Task(Act::Plain(index)));
@@ -179,6 +189,7 @@ impl World {
                 }
             }
             Act::Retry(index) => self.retry_by_hand(index),
+            Act::Schedule(index, act) => self.act_on_schedule(index, act),
             Act::Plain(index) => self.submit_plain(index),
             Act::Copy(luck) => self.copy_some(luck),
             Act::Foreign(luck) => self.write_foreign(luck),
@@ -303,6 +314,8 @@ impl World {
 
     /// Reads on in the changelog, as users see it.
     pub fn follow_tasks(&mut self) {
+        // What it says of a task stands behind the create of that.
+        self.follow_creates();
         for partition in 0..i32::from(self.plan.setup.lanes) {
             let place = Place { topic: self.timers_topic, partition };
             let mut next = self.tasks.looked.get(&partition).copied().unwrap_or_default();
@@ -311,11 +324,12 @@ impl World {
                 let Some(record) = &entry.record else { continue };
                 let at = entry.at;
                 match Change::decode(record.key(), record.value()) {
-                    Ok(Change::Timer(timer)) => {
-                        if let Some(task) = self.tasks.of.get(&timer.timer_id) {
+                    Ok(Change::Timer(timer)) => match self.tasks.of.get(&timer.timer_id) {
+                        Some(task) => {
                             self.tasks.seen.entry(*task).or_default().push((at, timer));
                         }
-                    }
+                        None => self.tasks.schedules.see(timer),
+                    },
                     Ok(_) => {}
                     Err(error) => {
                         self.breach("timers", format!("{offset:?} of lane {partition}: {error:?}"));
@@ -337,14 +351,19 @@ impl World {
         self.follow_topics();
         self.check_credits();
         self.check_credits_of_scopes();
+        let is_time = !self.tasks.is_quiet && self.at >= self.plan.heal_at.max(self.tasks.ends);
+        if is_time {
+            self.end_paused_schedules();
+        }
         let made = self.tasks.created.keys();
         let is_over = |task: &usize| self.task_now(*task).is_some_and(|of| of.state.is_final());
-        let all = self.tasks.drafts.len();
-        let is_made = self.plan.only.as_ref().map_or(all, |only| only.len().min(all));
-        if !self.tasks.is_quiet
-            && self.at >= self.plan.heal_at.max(self.tasks.ends)
+        let asked = self.tasks.asked;
+        let is_made = self.plan.only.as_ref().map_or(asked, |only| only.range(..asked).count());
+        if is_time
             && made.len() == is_made
             && self.tasks.created.keys().all(is_over)
+            && (asked..self.tasks.drafts.len()).all(|task| is_over(&task))
+            && self.are_schedules_over()
             && self.have_plains_arrived()
         {
             self.tasks.is_quiet = true;
@@ -397,7 +416,10 @@ impl World {
 
     /// What became of a cancel may be told.
     pub fn task_answered(&mut self, answer: &Answer) {
-        if self.retry_answered(answer) || self.report_answered(answer) {
+        let is_other = self.retry_answered(answer)
+            || self.report_answered(answer)
+            || self.schedule_answered(answer);
+        if is_other {
             return;
         }
         self.count("cancels of tasks answered");
@@ -408,6 +430,11 @@ impl World {
             let outcome = answer.outcome;
             self.tasks.cancels_told.push(CancelTold { task, outcome, seen });
         }
+    }
+
+    /// Whether a task is asked for in this run, or a schedule has submitted it.
+    pub fn is_made(&self, task: usize) -> bool {
+        task >= self.tasks.asked || self.plan.only.as_ref().is_none_or(|only| only.contains(&task))
     }
 
     pub fn is_live_worker(&self, worker: usize) -> bool {

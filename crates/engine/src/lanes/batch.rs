@@ -160,7 +160,7 @@ impl LaneEngine {
         (source, offset): (Source, Offset),
         (send, mark): (Produce, Option<Mark>),
         named: Option<Named>,
-        Beside { timer, copy, follow_up }: Beside,
+        Beside { timer, copy, submitted }: Beside,
     ) {
         let held = send.record.size();
         if let Some(mark) = mark {
@@ -170,16 +170,21 @@ impl LaneEngine {
         let is_hop = matches!(send.to, Destination::Lane(_));
         builder.push(Some((source, offset)), send, held);
         let goes_on = copy.is_some();
-        for send in copy.into_iter().chain(follow_up) {
+        for send in copy.into_iter().chain(submitted) {
             builder.push_beside((source, offset), send);
         }
         match (named, timer) {
             (Some(Named { timer_id, task: Some(after), .. }), Some(record)) => {
-                self.dispatched(source.lane, timer_id, after);
-                let change =
-                    PendingWrite::timer_change(source.lane, record, ChangeReason::Dispatched);
-                builder.take(change);
-                if goes_on {
+                let reason = if is_hop {
+                    // A schedule goes on to its next time.
+                    self.timers.set_progress(source.lane, timer_id, after);
+                    ChangeReason::Reported
+                } else {
+                    self.dispatched(source.lane, timer_id, after);
+                    ChangeReason::Dispatched
+                };
+                builder.take(PendingWrite::timer_change(source.lane, record, reason));
+                if goes_on || is_hop {
                     self.timers.stands_in_tier(source.lane, timer_id);
                 }
             }

@@ -17,6 +17,10 @@ pub struct Figures {
     pub tasks_credits: usize,
     /// Tasks that were dispatched.
     pub tasks_dispatched: u64,
+    /// Tasks that schedules have submitted.
+    pub occurrences: u64,
+    /// Nominal times of schedules that passed without a task. Of those that nobody was there for at most one is counted.
+    pub occurrences_skipped: u64,
     /// Times that an overdue task was put off.
     pub tasks_put_off: u64,
     /// Results and copies of tasks that counted no more.

@@ -38,7 +38,7 @@ impl LaneEngine {
     // What it waits for.
 
     /// Returns a record that may fire, and keeps one that must wait.
-    fn let_through(
+    pub(super) fn let_through(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
@@ -299,7 +299,7 @@ impl LaneEngine {
         let rewrite = HeaderRewrite::Deliver { trace, from: source.topic, first_appended };
         let to = Destination::Target(target);
         let send = Produce { to, partition, record, rewrite, due, expires };
-        let beside = Beside { timer, copy, follow_up };
+        let beside = Beside { timer, copy, submitted: follow_up.into_iter().collect() };
         self.load(now, builder, (source, offset), (send, order, mark), named, beside);
     }
 }

@@ -47,8 +47,8 @@ pub(super) struct Beside {
     pub(super) timer: Option<Record>,
     /// The copy of a task that is delivered, and goes on.
     pub(super) copy: Option<Produce>,
-    /// The follow-up of a task that ends with its delivery.
-    pub(super) follow_up: Option<Produce>,
+    /// What is submitted: the follow-up of a task that ends with its delivery, or the tasks of a schedule.
+    pub(super) submitted: Vec<Produce>,
 }
 
 impl Suspected {

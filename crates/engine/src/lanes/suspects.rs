@@ -44,7 +44,7 @@ impl Suspect {
                 Destination::Dead
                 | Destination::Timers
                 | Destination::Tasks
-                | Destination::FollowUp,
+                | Destination::Submitted,
             )
             | (Blame::Target | Blame::Unclear, Destination::Lane(_)) => None,
             (Blame::Target, Destination::Target(name)) => Some(Self::Target(Arc::clone(name))),
@@ -98,7 +98,7 @@ impl<T> Suspects<T> {
             Destination::Dead
             | Destination::Timers
             | Destination::Tasks
-            | Destination::FollowUp => return None,
+            | Destination::Submitted => return None,
             Destination::Target(name) => {
                 self.groups.get(&Suspect::Target(Arc::clone(name))).copied()
             }
@@ -222,7 +222,7 @@ impl<T> Suspects<T> {
                         .iter()
                         // A timer change and a follow-up go with a record. Kafka refuses them only for good.
                         .filter(|carried| {
-                            !matches!(carried.to, Destination::Timers | Destination::FollowUp)
+                            !matches!(carried.to, Destination::Timers | Destination::Submitted)
                         })
                         .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }

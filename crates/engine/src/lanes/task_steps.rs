@@ -9,6 +9,7 @@
 mod by_hand;
 mod feedback;
 mod follow_up;
+mod schedules;
 
 use std::sync::Arc;
 
@@ -101,7 +102,10 @@ impl LaneEngine {
         match (entry.origin, live) {
             (Origin::Cancel(_), live) => self.cancel_task(now, *entry, timer_id, live),
             (Origin::Replace(Some(follows)), live) => {
-                self.retry_by_hand(now, entry, (timer_id, follows, live), out);
+                match entry.task.as_ref().and_then(|task| task.schedule.clone()) {
+                    Some(of) => self.change_schedule(now, entry, &of, (timer_id, follows, live)),
+                    None => self.retry_by_hand(now, entry, (timer_id, follows, live), out),
+                }
             }
             (Origin::Hop, Some(live)) if live.version == entry.version() => {
                 self.copy(now, entry, timer_id);
@@ -111,7 +115,10 @@ impl LaneEngine {
             (_, Some(live)) if live.version == entry.version() => self.copy(now, entry, timer_id),
             // Whatever is said of a task that there is changes nothing: to create it is to find it.
             (_, Some(_)) => self.known(&entry),
-            (_, None) if self.is_covered(&entry, timer_id) => self.suppress(now, *entry, None),
+            (_, None) if self.is_covered(&entry, timer_id) => {
+                self.timers.tasks.arrived(timer_id);
+                self.suppress(now, *entry, None);
+            }
             (_, None) => match self.timers.past.recalled((lane, timer_id)) {
                 None => self.wait_for_past(now, entry, timer_id),
                 Some(Some(_)) => self.known(&entry),
@@ -136,6 +143,9 @@ impl LaneEngine {
     /// A submission of a task that there is, or was.
     fn known(&mut self, entry: &PendingRecord) {
         self.timers.count_duplicate();
+        if let Some(timer_id) = entry.timer_id {
+            self.timers.tasks.arrived(timer_id);
+        }
         self.finish(entry, None);
     }
 
@@ -208,12 +218,13 @@ impl LaneEngine {
         timer_id: TimerId,
         out: &mut Vec<Action>,
     ) {
+        self.timers.tasks.arrived(timer_id);
         let created = self.may_be_created(&entry);
         let created = created.and_then(|()| self.begin_task(now, &mut entry, timer_id, None));
         if let Err(refusal) = created {
             return self.refuse(now, *entry, refusal);
         }
-        if entry.task.as_ref().is_some_and(|task| task.scope.is_none()) {
+        if entry.task.as_ref().is_some_and(|task| task.goes_to_topic()) {
             self.look(now, &entry.target, entry.intake, out);
         }
         self.route(now, entry);
@@ -232,7 +243,7 @@ impl LaneEngine {
         if project.is_deleted {
             return Err(project_deleted(&task.project));
         }
-        if task.scope.is_none() {
+        if task.goes_to_topic() {
             project.permits(&entry.target)?;
             verdict::allowed(&self.setup, &self.targets, entry.intake, &entry.target)?;
         }
@@ -278,7 +289,12 @@ impl LaneEngine {
         entry: Box<PendingRecord>,
         builder: &mut BatchBuilder,
     ) -> Option<Box<PendingRecord>> {
+        let entry = self.unless_behind(now, entry)?;
         let Some(task) = entry.task.clone() else { return Some(entry) };
+        if let Some(schedule) = &task.schedule {
+            self.occur(now, entry, schedule, builder);
+            return None;
+        }
         let lane = entry.source.lane;
         let mut entry = entry;
         let Some(scope) = task.scope.as_ref() else {
@@ -791,6 +807,7 @@ impl LaneEngine {
         // Its copy comes up by then.
         let until = live.due.max(after.next_at).max(now) + PUT_OFF_MAX;
         let until = until + CANCEL_MARK_SLACK;
+        let until = self.longest_mark(now, live).map_or(until, |most| until.min(most));
         let mark = CancelMark {
             timer_id,
             before,

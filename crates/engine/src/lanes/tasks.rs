@@ -17,6 +17,7 @@ mod pace;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
+use super::super::sealed::SUBMIT_MAX;
 use super::super::task::follow_up::FollowUp;
 use super::super::task::registry::Registry;
 use super::super::task::scope::{Limits, SERVICE_CONCURRENCY, Serving};
@@ -140,6 +141,8 @@ pub(super) struct Tasks {
     progress: ByName<Progress>,
     /// How far executors said that they are, of those that were heard of here.
     cursors: ByName<Arc<str>>,
+    /// Tasks of schedules whose creates were written, and not read yet: when that was.
+    announced: ByName<UnixMillis>,
     /// Of those whose executors report, and of whose end somebody is told: what that needs beside what is reported.
     follow_ups: ByName<Arc<FollowUp>>,
     scopes: BTreeMap<(Lane, Scope), ScopeState>,
@@ -156,6 +159,8 @@ struct Counts {
     stale: u64,
     put_off: u64,
     dispatched: u64,
+    occurrences: u64,
+    skipped: u64,
 }
 
 impl Tasks {
@@ -166,6 +171,7 @@ impl Tasks {
             lanes,
             progress: ByName::default(),
             cursors: ByName::default(),
+            announced: ByName::default(),
             follow_ups: ByName::default(),
             scopes: BTreeMap::new(),
             projects: HashMap::new(),
@@ -186,6 +192,8 @@ impl Tasks {
         figures.tasks_stale = self.counts.stale;
         figures.tasks_put_off = self.counts.put_off;
         figures.tasks_dispatched = self.counts.dispatched;
+        figures.occurrences = self.counts.occurrences;
+        figures.occurrences_skipped = self.counts.skipped;
         let overdue = &mut figures.tasks_overdue;
         for ((_, scope), state) in self.scopes.iter().filter(|(_, state)| state.put_off > 0) {
             let count = match (is_paused(&self.registry, scope), state.slow) {
@@ -225,6 +233,29 @@ impl Tasks {
 
     pub(super) fn count_put_off(&mut self) {
         self.counts.put_off += 1;
+    }
+
+    /// Nominal times of schedules have passed: so many with a task, and so many without one.
+    pub(super) fn count_occurrences(&mut self, created: u64, skipped: u64) {
+        self.counts.occurrences += created;
+        self.counts.skipped += skipped;
+    }
+
+    // Whether a task of a schedule is on its way.
+
+    /// The create of a task is written: until it is read, the task is not pending, and has not ended.
+    pub(super) fn announce(&mut self, now: UnixMillis, timer_id: TimerId) {
+        self.announced.insert(timer_id, now);
+    }
+
+    /// A create is read.
+    pub(super) fn arrived(&mut self, timer_id: TimerId) {
+        self.announced.remove(&timer_id);
+    }
+
+    /// Whether the create of a task is on its way. One that is not read in time is not believed any more.
+    pub(super) fn is_announced(&self, now: UnixMillis, timer_id: TimerId) -> bool {
+        self.announced.get(&timer_id).is_some_and(|at| now < *at + SUBMIT_MAX)
     }
 
     // How far they are.

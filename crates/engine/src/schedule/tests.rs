@@ -314,7 +314,7 @@ const QUESTIONS: [Question; 4] = [
     }),
     ("the last hundred", 1_000, |timing, at| {
         let all = Timing { misfire: Misfire::FireAll, ..timing.clone() };
-        let _ = all.late(UnixMillis(0), at, Millis(0));
+        let _ = all.late(UnixMillis(0), (at, at), Millis(0));
     }),
     ("a thousand times", 1_000, |timing, at| {
         let _ = timing.times(at, UnixMillis(u64::MAX), LISTED_MAX);

@@ -23,6 +23,10 @@ const DOMAIN: &[u8] = b"waterclock task";
 const WINDOW: &[u8] = b"waterclock window";
 /// What is hashed before a version and an id to make the id of its follow-up.
 const FOLLOW_UP: &[u8] = b"waterclock follow-up";
+/// What the id of a schedule begins with.
+const SCHEDULE: &str = "schedule.";
+/// What stands between the id of a schedule and which of its tasks it is; nothing of a schedule's name has it.
+const OCCURRENCE: char = '@';
 /// What is hashed before an id to make one that no task has.
 const ABSENT: &[u8] = b"waterclock no task";
 /// Hex digits of a hash of a key.
@@ -127,6 +131,40 @@ impl TaskId {
             .chain_update(offset.0.to_be_bytes())
             .chain_update(self.0.as_bytes());
         self.beside(hash)
+    }
+
+    /// The id of the schedule of a project that has this name. A name has no dot, so no other project and name make the same id.
+    ///
+    /// # Errors
+    /// [`IdError::Text`]: one of them is no name.
+    pub fn schedule(project: &str, name: &str) -> Result<Self, IdError> {
+        if name.contains('.') {
+            return Err(IdError::Text);
+        }
+        Self::parse(&format!("{SCHEDULE}{project}.{name}"))
+    }
+
+    /// The project and the name of the schedule that has this id; `None`: it is that of a task.
+    #[must_use]
+    pub fn as_schedule(&self) -> Option<(&str, &str)> {
+        let of = self.0.strip_prefix(SCHEDULE).filter(|of| !of.contains(OCCURRENCE))?;
+        of.rsplit_once('.').filter(|(project, name)| !project.is_empty() && !name.is_empty())
+    }
+
+    /// The id of the task of a nominal time of this schedule. It is of the same lane.
+    #[must_use]
+    pub fn occurrence(&self, nominal: UnixMillis) -> Self {
+        self.of_schedule(&nominal.0.to_string())
+    }
+
+    /// The id of a task of this schedule that somebody asked for, of random bytes, which the caller brings. It is of the same lane.
+    #[must_use]
+    pub fn triggered(&self, bytes: [u8; 8]) -> Self {
+        self.of_schedule(&format!("manual-{:016x}", u64::from_be_bytes(bytes)))
+    }
+
+    fn of_schedule(&self, which: &str) -> Self {
+        Self(format!("k{:08x}-{}{OCCURRENCE}{which}", self.lane_hash(), self.0).into())
     }
 
     /// Another id, of the same lane, that no task has.

@@ -27,7 +27,7 @@ pub const HEADERS_BYTES_MAX: usize = 16 << 10;
 /// Points in time in epoch milliseconds, as the header contract takes them. Below are seconds, which somebody wrote by mistake.
 const TIMES: RangeInclusive<u64> = 1_000_000_000_000..=100_000_000_000_000;
 /// What a request is called in an answer about all of it.
-const DOCUMENT: &str = "request";
+pub(crate) const DOCUMENT: &str = "request";
 
 /// A type of task that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,6 +116,16 @@ pub fn read(of: TaskType, json: &[u8], max: usize) -> Result<Request, Vec<Wrong>
     let mut wrongs = Wrongs::default();
     let map = document(DOCUMENT, json, max, &mut wrongs);
     let request = map.and_then(|map| one(Some(of), map, None, &mut wrongs));
+    sound(request, wrongs)
+}
+
+/// Reads one request that has its type among its fields.
+///
+/// # Errors
+/// Every field that is wrong, at least one.
+pub(crate) fn read_map(map: Map<String, Value>) -> Result<Request, Vec<Wrong>> {
+    let mut wrongs = Wrongs::default();
+    let request = one(None, map, None, &mut wrongs);
     sound(request, wrongs)
 }
 
@@ -213,6 +223,10 @@ fn one(
     }
     let is_of = |name: &str| map.get("type").is_some_and(|of_type| of_type == name);
     let (is_kafka, is_grpc) = (is_of("kafka"), is_of("grpc"));
+    if is_of(spec::SCHEDULE) {
+        wrongs.add("type", "is \"schedule\", which is no task; want http, kafka or grpc");
+        return None;
+    }
     let is_known = is_kafka || is_grpc || is_of("http");
     let (own, of_spec, name) = if is_kafka {
         (&KAFKA[..], &spec::KAFKA_FIELDS[..], "a kafka task")
@@ -222,7 +236,8 @@ fn one(
         (&CALL[..], &spec::HTTP_FIELDS[..], "an http task")
     };
     let own = [&COMMON[..], own].concat();
-    let of_spec = spec::COMMON_FIELDS.iter().chain(of_spec).filter(|name| !own.contains(name));
+    let of_spec = spec::COMMON_FIELDS.iter().chain(of_spec);
+    let of_spec = of_spec.filter(|name| !own.contains(name) && **name != spec::OCCURRENCE);
     let known: Vec<&str> = own.iter().chain(of_spec).copied().collect();
     {
         let fields = Fields::of_document(&map);
@@ -489,7 +504,7 @@ impl Request {
     pub fn target(&self) -> Option<&str> {
         match self.spec.kind() {
             Kind::Kafka(kafka) => Some(&kafka.topic),
-            Kind::Http(_) | Kind::Grpc(_) => None,
+            Kind::Http(_) | Kind::Grpc(_) | Kind::Schedule(_) => None,
         }
     }
 }

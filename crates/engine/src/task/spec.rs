@@ -13,8 +13,9 @@ use serde::Serialize;
 use serde_json::Value;
 use url::{Position, Url};
 
-use super::super::Millis;
 use super::super::header::{TOPIC_WANTED, is_topic_name};
+use super::super::schedule::{self, NEVER, SCHEDULE_MAX, Schedule};
+use super::super::{Millis, UnixMillis};
 use super::fields::{
     Fields, Length, Wrongs, base64, bytes, document, integer, item, length, text, to_json, wanted,
 };
@@ -66,6 +67,18 @@ pub struct Spec {
     kind: Kind,
     retry: Option<Retry>,
     on_result: Option<OnResult>,
+    occurrence: Option<Occurrence>,
+}
+
+/// Which task of a schedule it is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Occurrence {
+    /// The name of the schedule, which is of the same project.
+    pub schedule: String,
+    /// The nominal time that it stands for; of one that somebody asked for: when.
+    pub nominal: UnixMillis,
+    /// The nominal time whose task is to have ended before it is begun.
+    pub after: Option<UnixMillis>,
 }
 
 /// The types of tasks.
@@ -77,6 +90,8 @@ pub enum Kind {
     Kafka(Kafka),
     /// A call over gRPC whose body is the record's value.
     Grpc(Grpc),
+    /// What submits tasks again and again. It is no task itself.
+    Schedule(Box<Schedule>),
 }
 
 /// An HTTP call.
@@ -205,8 +220,8 @@ pub enum Scope<'a> {
 }
 
 /// The fields of every task.
-pub(super) const COMMON_FIELDS: [&str; 6] =
-    ["type", "project", "group", "request_id", "retry", "on_result"];
+pub(super) const COMMON_FIELDS: [&str; 7] =
+    ["type", "project", "group", "request_id", "retry", "on_result", OCCURRENCE];
 /// Those of HTTP tasks besides.
 pub(super) const HTTP_FIELDS: [&str; 9] =
     ["service", "url", "path", "method", "headers", "timeout", "expect", "poll", "feedback"];
@@ -225,8 +240,13 @@ pub(super) const GRPC_FIELDS: [&str; 10] = [
     "poll",
     "feedback",
 ];
+/// What waterclock writes, and no request has.
+pub(super) const OCCURRENCE: &str = "occurrence";
 /// Types that come in later releases.
-const LATER: [&str; 2] = ["run", "schedule"];
+const LATER: [&str; 1] = ["run"];
+
+/// The type of schedules, as it is written.
+pub const SCHEDULE: &str = "schedule";
 
 const NAME_WANTED: &str = "1 to 64 of a-z 0-9 . _ -, not . or ..";
 
@@ -236,6 +256,7 @@ enum Type {
     Http,
     Kafka,
     Grpc,
+    Schedule,
 }
 
 impl Spec {
@@ -245,20 +266,58 @@ impl Spec {
     /// Every field that is wrong, at least one.
     pub fn parse(json: &[u8]) -> Result<Self, Vec<Wrong>> {
         let mut wrongs = Wrongs::default();
-        let map = document(HEADER, json, SPEC_MAX, &mut wrongs);
+        let map = document(HEADER, json, SCHEDULE_MAX, &mut wrongs);
         let spec = map.and_then(|map| Self::read(&Fields::of_document(&map), &mut wrongs));
-        // Percent-encoding and defaults make it longer than it was.
-        if let Some(len) = spec.as_ref().map(|spec| spec.to_json().len())
-            && len > SPEC_MAX
-        {
-            let detail = format!(
-                "has {len} bytes once its defaults are written out; want at most {SPEC_MAX}"
-            );
-            wrongs.add(HEADER, detail);
+        if let Some(spec) = &spec {
+            let (len, max) = (json.len(), spec.bytes_max());
+            if len > max {
+                wrongs.add(HEADER, format!("has {len} bytes; want at most {max}"));
+            }
+            // Percent-encoding and defaults make it longer than it was.
+            let len = spec.to_json().len();
+            if len > max {
+                let detail = format!(
+                    "has {len} bytes once its defaults are written out; want at most {max}"
+                );
+                wrongs.add(HEADER, detail);
+            }
         }
         match spec {
             Some(spec) if wrongs.is_empty() => Ok(spec),
             _ => Err(wrongs.list(HEADER)),
+        }
+    }
+
+    /// Reads a schedule from what a caller asks for, which says no type. `of`: the project and the name of the schedule that is asked for;
+    /// what is asked for may leave them out, and may not say others.
+    ///
+    /// # Errors
+    /// Every field that is wrong, at least one.
+    pub fn read_schedule(json: &[u8], of: Option<(&str, &str)>) -> Result<Self, Vec<Wrong>> {
+        let mut wrongs = Wrongs::default();
+        let map = document(SCHEDULE, json, SCHEDULE_MAX, &mut wrongs);
+        let spec = map.and_then(|mut map| {
+            if map.contains_key("type") {
+                wrongs.add("type", "is there; a schedule has none, and its task has one");
+            }
+            map.insert("type".to_owned(), SCHEDULE.into());
+            let named = of.map(|(project, name)| [("project", project), ("name", name)]);
+            for (field, want) in named.into_iter().flatten() {
+                let given = map.entry(field).or_insert_with(|| want.into());
+                if given != want {
+                    wrongs.add(field, wanted(given, &format!("{want}, as the path says")));
+                }
+            }
+            Self::read(&Fields::of_document(&map), &mut wrongs)
+        });
+        let len = spec.as_ref().map_or(0, |spec| spec.to_json().len());
+        if len > SCHEDULE_MAX {
+            let detail = format!("has {len} bytes with its defaults; want at most {SCHEDULE_MAX}");
+            wrongs.add(SCHEDULE, detail);
+        }
+        match spec {
+            Some(spec) if wrongs.is_empty() => Ok(spec),
+            _ => Err(wrongs.list(SCHEDULE)),
         }
     }
 
@@ -281,6 +340,12 @@ impl Spec {
                 fields.only(&[&COMMON_FIELDS[..], &GRPC_FIELDS].concat(), "grpc tasks", wrongs);
                 grpc::read(fields, wrongs).map(Kind::Grpc)
             }
+            Some(Type::Schedule) => {
+                let known = COMMON_FIELDS[..3].iter().copied().chain(schedule::fields());
+                fields.only(&known.collect::<Vec<_>>(), "schedules", wrongs);
+                let of = project.as_deref().zip(group.as_deref());
+                Schedule::read(fields, of, wrongs).map(Box::new).map(Kind::Schedule)
+            }
             None => {
                 // Nobody knows yet what the fields of a later type are.
                 let of_type = fields.get("type").and_then(Value::as_str);
@@ -297,7 +362,17 @@ impl Spec {
         let on_result = fields
             .inside("on_result", wrongs)
             .and_then(|inside| read_on_result(&inside, &fields.at("on_result"), wrongs));
-        Some(Self { project: project?, group: group?, request_id, kind: kind?, retry, on_result })
+        let occurrence =
+            fields.inside(OCCURRENCE, wrongs).and_then(|inside| read_occurrence(&inside, wrongs));
+        Some(Self {
+            project: project?,
+            group: group?,
+            request_id,
+            kind: kind?,
+            retry,
+            on_result,
+            occurrence,
+        })
     }
 
     /// That of the task of a project and group by which is told how another one ended. Nobody is told how it ends itself.
@@ -329,7 +404,15 @@ impl Spec {
             }),
         };
         let (project, group) = (project.to_owned(), group.to_owned());
-        Self { project, group, request_id: None, kind, retry, on_result: None }
+        Self { project, group, request_id: None, kind, retry, on_result: None, occurrence: None }
+    }
+
+    /// Longest specification of its type, in bytes.
+    const fn bytes_max(&self) -> usize {
+        match self.kind {
+            Kind::Schedule(_) => SCHEDULE_MAX,
+            _ => SPEC_MAX,
+        }
     }
 
     /// The project.
@@ -356,6 +439,36 @@ impl Spec {
         Self { request_id, ..self }
     }
 
+    /// The same as a task of a schedule.
+    pub(crate) fn with_occurrence(self, occurrence: Occurrence) -> Self {
+        Self { occurrence: Some(occurrence), ..self }
+    }
+
+    /// Which task of a schedule it is, if it is one.
+    #[must_use]
+    pub const fn occurrence(&self) -> Option<&Occurrence> {
+        self.occurrence.as_ref()
+    }
+
+    /// The schedule, if it is one.
+    #[must_use]
+    pub const fn schedule(&self) -> Option<&Schedule> {
+        match &self.kind {
+            Kind::Schedule(schedule) => Some(schedule),
+            _ => None,
+        }
+    }
+
+    /// The same schedule, paused or not; a task stays as it is.
+    #[must_use]
+    pub fn with_paused(self, paused: bool) -> Self {
+        let kind = match self.kind {
+            Kind::Schedule(schedule) => Kind::Schedule(Box::new(schedule.with_paused(paused))),
+            kind => kind,
+        };
+        Self { kind, ..self }
+    }
+
     /// What is to be done.
     #[must_use]
     pub const fn kind(&self) -> &Kind {
@@ -369,6 +482,7 @@ impl Spec {
             Kind::Http(_) => "http",
             Kind::Kafka(_) => "kafka",
             Kind::Grpc(_) => "grpc",
+            Kind::Schedule(_) => SCHEDULE,
         }
     }
 
@@ -401,6 +515,7 @@ impl Spec {
             Kind::Http(http) => http.feedback,
             Kind::Kafka(kafka) => kafka.feedback,
             Kind::Grpc(grpc) => grpc.feedback,
+            Kind::Schedule(_) => None,
         }
     }
 
@@ -410,7 +525,7 @@ impl Spec {
         match &self.kind {
             Kind::Http(http) => http.poll,
             Kind::Grpc(grpc) => grpc.poll,
-            Kind::Kafka(_) => None,
+            Kind::Kafka(_) | Kind::Schedule(_) => None,
         }
     }
 
@@ -426,7 +541,7 @@ impl Spec {
             | Kind::Grpc(Grpc { address: GrpcAddress::Host(url), .. }) => {
                 Some(Scope::Host(&url[Position::BeforeHost..Position::AfterPort]))
             }
-            Kind::Kafka(_) => None,
+            Kind::Kafka(_) | Kind::Schedule(_) => None,
         }
     }
 
@@ -447,6 +562,11 @@ impl Spec {
                 OnResult::Topic(topic) => WireOnResult::Topic(topic),
                 OnResult::Service(service) => WireOnResult::Service(service),
                 OnResult::Url(url) => WireOnResult::Url(url.as_str()),
+            }),
+            occurrence: self.occurrence.as_ref().map(|of| WireOccurrence {
+                schedule: &of.schedule,
+                nominal: of.nominal,
+                after: of.after,
             }),
             ..Wire::default()
         };
@@ -480,6 +600,7 @@ impl Spec {
                 wire.headers = &grpc.headers;
                 wire.timeout = grpc.timeout.map(Length);
             }
+            Kind::Schedule(schedule) => wire.schedule = Some(schedule.wire()),
         }
         to_json(&wire)
     }
@@ -530,6 +651,18 @@ struct Wire<'a> {
     feedback: Option<WireFeedback>,
     #[serde(skip_serializing_if = "Option::is_none")]
     on_result: Option<WireOnResult<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    occurrence: Option<WireOccurrence<'a>>,
+    #[serde(flatten)]
+    schedule: Option<schedule::ScheduleWire<'a>>,
+}
+
+#[derive(Serialize)]
+struct WireOccurrence<'a> {
+    schedule: &'a str,
+    nominal: UnixMillis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    after: Option<UnixMillis>,
 }
 
 #[derive(Serialize)]
@@ -574,6 +707,7 @@ fn kind(value: &Value) -> Result<Type, String> {
         Some("http") => Ok(Type::Http),
         Some("kafka") => Ok(Type::Kafka),
         Some("grpc") => Ok(Type::Grpc),
+        Some(SCHEDULE) => Ok(Type::Schedule),
         Some(later) if LATER.contains(&later) => {
             Err(format!("is {value}, which comes in a later release; want http, kafka or grpc"))
         }
@@ -659,6 +793,16 @@ fn read_poll(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Poll> {
     let rounds =
         fields.require("rounds", wrongs, |value| integer(value, 1..=u64::from(ROUNDS_MAX)));
     Some(Poll { interval: interval?, rounds: rounds? as u32 })
+}
+
+/// What a lane or an API instance wrote.
+fn read_occurrence(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Occurrence> {
+    fields.only(&["schedule", "nominal", "after"], OCCURRENCE, wrongs);
+    let time = |value: &Value| integer(value, 0..=NEVER.0).map(UnixMillis);
+    let schedule = fields.require("schedule", wrongs, name);
+    let nominal = fields.require("nominal", wrongs, time);
+    let after = fields.read("after", wrongs, time);
+    Some(Occurrence { schedule: schedule?, nominal: nominal?, after })
 }
 
 fn read_on_result(fields: &Fields<'_>, at: &str, wrongs: &mut Wrongs) -> Option<OnResult> {

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{DecodeError, TimerId};
-use crate::UnixMillis;
 use crate::task::result::TaskResult;
 use crate::task::scope::TasksPartition;
+use crate::{Millis, UnixMillis};
 
 /// The version of what is about tasks.
 pub(super) const VERSION: u8 = 3;
@@ -31,6 +31,8 @@ const OPEN: u8 = 4;
 const CANCELLING: u8 = 8;
 const BREAKER: u8 = 16;
 const AWAITED: u8 = 32;
+/// Nominal times of a schedule are that far apart in seconds, not in milliseconds.
+const IN_SECONDS: u32 = 1 << 31;
 /// Bytes of a progress.
 pub(super) const SIZE: usize = 31;
 
@@ -46,9 +48,9 @@ pub struct HeldBy {
 /// How far a task is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// How often it was dispatched.
+    /// How often it was dispatched; of a schedule: how often it has gone on, from 1 after a change.
     pub turn: u32,
-    /// Turns in which a call was made and ended.
+    /// Turns in which a call was made and ended; of a schedule: its tasks.
     pub attempts: u32,
     /// Attempts that failed, since the last answer that was none.
     pub failures: u32,
@@ -73,6 +75,39 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Of a schedule: the last nominal time that has a task, if any has.
+    #[must_use]
+    pub fn last_nominal(&self) -> Option<UnixMillis> {
+        let at = u64::from(self.interruptions) << 32 | u64::from(self.rounds);
+        (at > 0).then_some(UnixMillis(at))
+    }
+
+    /// Of a schedule: the nominal time whose task that of the last one waits for, or waited for.
+    #[must_use]
+    pub fn nominal_before(&self) -> Option<UnixMillis> {
+        let apart = u64::from(self.failures & !IN_SECONDS);
+        let unit = if self.failures & IN_SECONDS == 0 { 1 } else { 1_000 };
+        self.last_nominal().filter(|_| apart > 0).map(|last| last - Millis(apart * unit))
+    }
+
+    /// Of a schedule: the same with one more task, which waits for that of another nominal time, or for none. Both times stand where a
+    /// task's rounds, interruptions and failures are counted: a schedule has none. Farther apart than 24 days they are kept in
+    /// seconds: less than that no pattern has, and a period that has makes the first one look as if it had ended.
+    pub(crate) fn with_occurrence(self, nominal: UnixMillis, behind: Option<UnixMillis>) -> Self {
+        let apart = behind.map_or(0, |behind| (nominal - behind).0);
+        let failures = match u32::try_from(apart) {
+            Ok(apart) if apart & IN_SECONDS == 0 => apart,
+            _ => (apart / 1_000) as u32 | IN_SECONDS,
+        };
+        Self {
+            attempts: self.attempts.saturating_add(1),
+            interruptions: (nominal.0 >> 32) as u16,
+            rounds: nominal.0 as u32,
+            failures,
+            ..self
+        }
+    }
+
     /// With its turn over.
     pub(crate) fn ended(self) -> Self {
         Self { held: None, open: false, breaker: false, with_executor: false, ..self }
@@ -223,4 +258,28 @@ pub fn definition_key(timer_id: TimerId) -> [u8; 17] {
 #[must_use]
 pub fn definition_value(spec: &[u8]) -> Vec<u8> {
     [&[VERSION][..], spec].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schedule_knows_its_last_time_and_the_one_before() {
+        let none = Progress::default();
+        assert_eq!((none.last_nominal(), none.nominal_before()), (None, None));
+        let last = UnixMillis(1_800_000_000_500);
+        for apart in [1_500, (1 << 31) - 1, 1 << 31, 1 << 40] {
+            // Far apart, in whole seconds.
+            let apart = if apart < 1 << 31 { apart } else { apart / 1_000 * 1_000 };
+            let of = none.with_occurrence(last, Some(last - Millis(apart)));
+            assert_eq!(of.last_nominal(), Some(last));
+            assert_eq!(of.nominal_before(), Some(last - Millis(apart)), "{apart}");
+            let mut bytes = Vec::new();
+            of.put(&mut bytes);
+            assert_eq!(Progress::read(bytes.try_into().expect("its size")), Some(of));
+        }
+        let of = none.with_occurrence(last, None);
+        assert_eq!((of.last_nominal(), of.nominal_before(), of.attempts), (Some(last), None, 1));
+    }
 }

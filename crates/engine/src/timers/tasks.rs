@@ -12,6 +12,7 @@ use super::{LaneTimer, Timer, TimerState};
 use crate::header;
 use crate::task::id::{IdError, TaskId};
 use crate::task::result::TaskResult;
+use crate::task::spec::SCHEDULE;
 use crate::{Lane, Record, UnixMillis};
 
 /// Where a task stands.
@@ -177,7 +178,10 @@ impl TaskFilter {
     /// says.
     #[must_use]
     pub fn may_match(&self, timer: &Timer) -> bool {
+        // A schedule is no task: who asks for tasks does not mean it.
+        let is_schedule = timer.type_of_task() == SCHEDULE;
         timer.task.is_some()
+            && is_schedule == (self.of_type.as_deref() == Some(SCHEDULE))
             && self.status.is_none_or(|status| status == TaskStatus::of(timer, self.now))
             && self.due_before.is_none_or(|before| timer.due < before)
             && group_of(timer.label.as_deref())
@@ -208,7 +212,9 @@ impl Timer {
     /// The type of a task, as its timer tells it: what stands for the target of a task that calls has a colon, and no topic has.
     #[must_use]
     pub fn type_of_task(&self) -> &'static str {
-        if self.target.starts_with(GRPC_TARGET) {
+        if self.target.starts_with(SCHEDULE_TARGET) {
+            SCHEDULE
+        } else if self.target.starts_with(GRPC_TARGET) {
             "grpc"
         } else if self.target.contains(':') {
             "http"
@@ -220,6 +226,8 @@ impl Timer {
 
 /// What begins the text that stands for the target of a gRPC task.
 pub(crate) const GRPC_TARGET: &str = "grpc:";
+/// What begins the text that stands for the target of a schedule; the type of its tasks follows.
+pub(crate) const SCHEDULE_TARGET: &str = "schedule:";
 
 /// What a filter looks at in a specification. The rest of it may be of a later version.
 #[derive(Deserialize)]

@@ -14,9 +14,10 @@ use super::super::state::{
 };
 use super::super::task::digest;
 use super::super::task::follow_up::FollowUp;
+use super::super::task::id::TaskId;
 use super::super::task::result::{Outcome, TaskResult};
 use super::super::task::spec::{self, Spec};
-use super::super::timers::{GRPC_TARGET, Progress, TimerId, Version};
+use super::super::timers::{GRPC_TARGET, Progress, SCHEDULE_TARGET, TimerId, Version};
 use super::super::work::{Callee, Scope};
 use super::super::{CutBy, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
@@ -170,9 +171,16 @@ fn parts(
     let spec = sealed::spec(&directive)?;
     entry.target = Arc::from(target_of(&spec));
     entry.task = Some(Box::new(part(&spec, task)));
+    if spec.schedule().is_some() {
+        if kind == Kind::Result {
+            return Err(bad_task("a schedule has no result"));
+        }
+        // However often it comes up, it has not gone in circles.
+        entry.hops = 0;
+    }
     if kind == Kind::Submit {
         entry.origin = Origin::Create;
-        if state.due > appended + setup.limits.max_delay {
+        if state.due > appended + setup.limits.max_delay && spec.schedule().is_none() {
             let most = setup.limits.max_delay;
             let detail = format!("due at {} ms, more than {most} away", state.due.0);
             return Err(refusal(Code::DelayTooLong, detail));
@@ -295,12 +303,17 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
     };
     let partition = match spec.kind() {
         spec::Kind::Kafka(kafka) => kafka.partition,
-        spec::Kind::Http(_) | spec::Kind::Grpc(_) => None,
+        spec::Kind::Http(_) | spec::Kind::Grpc(_) | spec::Kind::Schedule(_) => None,
     };
     let progress = Progress::default();
     let label = format!("{}/{}", spec.project(), spec.group()).into();
     let feedback = spec.feedback();
     let follow_up = FollowUp::of(spec).map(Arc::new);
+    let schedule = spec.schedule().cloned().map(Arc::new);
+    let after = spec.occurrence().and_then(|of| {
+        let schedule = TaskId::schedule(spec.project(), &of.schedule).ok()?;
+        Some(TimerId::task(&schedule.occurrence(of.after?)))
+    });
     TaskPart {
         turn,
         trigger,
@@ -313,6 +326,8 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
         progress,
         follow_up,
         last: None,
+        schedule,
+        after,
     }
 }
 
@@ -322,6 +337,7 @@ fn target_of(spec: &Spec) -> String {
         spec::Kind::Kafka(kafka) => kafka.topic.clone(),
         spec::Kind::Http(_) => callee_of(spec),
         spec::Kind::Grpc(_) => format!("{GRPC_TARGET}{}", callee_of(spec)),
+        spec::Kind::Schedule(schedule) => format!("{SCHEDULE_TARGET}{}", schedule.type_of_task()),
     }
 }
 

@@ -61,7 +61,7 @@ impl BatchOwner for LaneBatches {
             Destination::Dead => &self.dead,
             Destination::Timers => &self.timers,
             Destination::Tasks => &self.tasks,
-            Destination::FollowUp => self.setup.topics.name(TopicId(0)),
+            Destination::Submitted => self.setup.topics.name(TopicId(0)),
         }
     }
 
@@ -151,7 +151,7 @@ impl BatchMetrics {
                     Destination::Dead
                     | Destination::Timers
                     | Destination::Tasks
-                    | Destination::FollowUp,
+                    | Destination::Submitted,
                     _,
                 ) => {}
             }

@@ -41,7 +41,7 @@ impl BatchOwner for WorkBatches {
             | Destination::Lane(_)
             | Destination::Timers
             | Destination::Tasks
-            | Destination::FollowUp => &self.dead,
+            | Destination::Submitted => &self.dead,
         }
     }
 

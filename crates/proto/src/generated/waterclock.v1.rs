@@ -3030,3 +3030,1336 @@ pub mod projects_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
+/// When the tasks of a schedule are due, and what they are.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ScheduleSettings {
+    /// The project: 1 to 64 of a-z 0-9 . _ -
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// A word for lists, which its tasks have too: 1 to 64 of a-z 0-9 . _ -
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// Its name: one in its project, 1 to 64 of a-z 0-9 _ -
+    #[prost(string, tag = "3")]
+    pub name: ::prost::alloc::string::String,
+    /// Five fields (minute, hour, day of the month, month, day of the week), six with the second before them, or a word such as
+    /// @daily. Exactly one of this and every.
+    #[prost(string, tag = "4")]
+    pub cron: ::prost::alloc::string::String,
+    /// The IANA zone whose clock the pattern goes by; UTC if nothing is said.
+    #[prost(string, tag = "5")]
+    pub zone: ::prost::alloc::string::String,
+    /// A period, from 1 s.
+    #[prost(message, optional, tag = "6")]
+    pub every: ::core::option::Option<::prost_types::Duration>,
+    /// Whether periods are counted from the epoch; true without a start, else false.
+    #[prost(bool, optional, tag = "7")]
+    pub aligned: ::core::option::Option<bool>,
+    /// There is no time before it, in epoch milliseconds.
+    #[prost(int64, tag = "8")]
+    pub start: i64,
+    /// There is no time from then on, in epoch milliseconds.
+    #[prost(int64, tag = "9")]
+    pub end: i64,
+    /// So many times from start on, 10,000 at most; any number if nothing is said.
+    #[prost(uint32, tag = "10")]
+    pub count: u32,
+    /// A task is due up to so much later than its time, at most 1 h: its id says how much.
+    #[prost(message, optional, tag = "11")]
+    pub jitter: ::core::option::Option<::prost_types::Duration>,
+    /// What becomes of times that nobody was there for; the last one is made up for if nothing is said.
+    #[prost(enumeration = "Misfire", tag = "12")]
+    pub misfire: i32,
+    /// What becomes of a time while the task of another one is open; it has its task if nothing is said.
+    #[prost(enumeration = "Overlap", tag = "13")]
+    pub overlap: i32,
+    /// A task is not begun later than so long after it is due, from 1 s to 30 d.
+    #[prost(message, optional, tag = "14")]
+    pub expires: ::core::option::Option<::prost_types::Duration>,
+    /// It has no tasks while this is true.
+    #[prost(bool, tag = "15")]
+    pub paused: bool,
+    /// The task of each time. The schedule says its project and group and when it is due. So project, group, trigger_at and
+    /// request_id are left out, and options.delay, options.expires_at and options.window. Headers of a record are texts.
+    #[prost(message, optional, tag = "16")]
+    pub task: ::core::option::Option<NewTask>,
+}
+/// A schedule, and how far it is. All times are in epoch milliseconds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Schedule {
+    /// Its id: the word schedule, its project and its name, with dots between them, as in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    /// Its version, which each change makes anew.
+    #[prost(string, tag = "2")]
+    pub version: ::prost::alloc::string::String,
+    #[prost(enumeration = "ScheduleStatus", tag = "3")]
+    pub status: i32,
+    /// When it is acted on next; 0 while it is paused, and after its end.
+    #[prost(int64, tag = "4")]
+    pub next_at: i64,
+    /// Its last time that has a task, of this version or one before; 0: none has one yet.
+    #[prost(int64, tag = "5")]
+    pub last_at: i64,
+    /// The task of that time.
+    #[prost(string, tag = "6")]
+    pub last_task_id: ::prost::alloc::string::String,
+    /// How many tasks it has submitted.
+    #[prost(uint32, tag = "7")]
+    pub tasks_total: u32,
+    /// When this version was made.
+    #[prost(int64, tag = "8")]
+    pub changed_at: i64,
+    /// When it ended; 0 before.
+    #[prost(int64, tag = "9")]
+    pub ended_at: i64,
+    /// Why it could not go on.
+    #[prost(string, tag = "10")]
+    pub code: ::prost::alloc::string::String,
+    /// What it is, with its defaults.
+    #[prost(message, optional, tag = "11")]
+    pub settings: ::core::option::Option<ScheduleSettings>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateScheduleRequest {
+    #[prost(message, optional, tag = "1")]
+    pub settings: ::core::option::Option<ScheduleSettings>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListSchedulesRequest {
+    /// Only those of this project; of all that the caller may know of, if nothing is said.
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// Only those of this group.
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// At most so many, from 1 to 1,000; 100 if nothing is said.
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    /// The next of the page before, with the same filters.
+    #[prost(string, tag = "4")]
+    pub page: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListSchedulesResponse {
+    /// May be fewer than limit though there are more.
+    #[prost(message, repeated, tag = "1")]
+    pub schedules: ::prost::alloc::vec::Vec<Schedule>,
+    /// The page of what follows; empty: there is no more.
+    #[prost(string, tag = "2")]
+    pub next: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UpdateScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    /// Project and name may be left out: they follow from the id.
+    #[prost(message, optional, tag = "2")]
+    pub settings: ::core::option::Option<ScheduleSettings>,
+    /// Only if this version is in force.
+    #[prost(string, tag = "3")]
+    pub if_version: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ChangeScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    /// Only if this version is in force.
+    #[prost(string, tag = "2")]
+    pub if_version: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    /// How long to wait until that is decided; 5 s if nothing is said, at most 1 min.
+    #[prost(message, optional, tag = "2")]
+    pub wait: ::core::option::Option<::prost_types::Duration>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteScheduleResponse {
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    #[prost(enumeration = "DeleteOutcome", tag = "2")]
+    pub outcome: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TriggerScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+}
+/// A task that was asked for.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ScheduledTask {
+    #[prost(string, tag = "1")]
+    pub task_id: ::prost::alloc::string::String,
+    /// When it is due, in epoch milliseconds.
+    #[prost(int64, tag = "2")]
+    pub trigger_at: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BackfillScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    /// The times from then on, in epoch milliseconds.
+    #[prost(int64, tag = "2")]
+    pub start: i64,
+    /// Those before then, in epoch milliseconds; none that has not come.
+    #[prost(int64, tag = "3")]
+    pub end: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BackfillScheduleResponse {
+    /// Those of the span, 1,000 at most.
+    #[prost(message, repeated, tag = "1")]
+    pub tasks: ::prost::alloc::vec::Vec<ScheduledTask>,
+    /// The span has more times: go on from this one, in epoch milliseconds; 0: that was all.
+    #[prost(int64, tag = "2")]
+    pub next_start: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PreviewScheduleRequest {
+    /// As in schedule.shop.nightly.
+    #[prost(string, tag = "1")]
+    pub schedule_id: ::prost::alloc::string::String,
+    /// How many times, from 1 to 1,000; 10 if nothing is said.
+    #[prost(uint32, tag = "2")]
+    pub count: u32,
+    /// The times from then on, in epoch milliseconds; from now on if nothing is said.
+    #[prost(int64, tag = "3")]
+    pub start: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PreviewScheduleResponse {
+    /// In epoch milliseconds.
+    #[prost(int64, repeated, tag = "1")]
+    pub times: ::prost::alloc::vec::Vec<i64>,
+    /// The same on the clock of its zone.
+    #[prost(string, repeated, tag = "2")]
+    pub shown: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    /// There are more.
+    #[prost(bool, tag = "3")]
+    pub has_more: bool,
+    /// The version of the database of zones.
+    #[prost(string, tag = "4")]
+    pub zones: ::prost::alloc::string::String,
+}
+/// What becomes of times that nobody was there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Misfire {
+    Unspecified = 0,
+    /// The last one has a task, unless a later time is in time.
+    FireOnce = 1,
+    /// None has one.
+    Skip = 2,
+    /// The last 100 have one.
+    FireAll = 3,
+}
+impl Misfire {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "MISFIRE_UNSPECIFIED",
+            Self::FireOnce => "MISFIRE_FIRE_ONCE",
+            Self::Skip => "MISFIRE_SKIP",
+            Self::FireAll => "MISFIRE_FIRE_ALL",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "MISFIRE_UNSPECIFIED" => Some(Self::Unspecified),
+            "MISFIRE_FIRE_ONCE" => Some(Self::FireOnce),
+            "MISFIRE_SKIP" => Some(Self::Skip),
+            "MISFIRE_FIRE_ALL" => Some(Self::FireAll),
+            _ => None,
+        }
+    }
+}
+/// What becomes of a time while the task of another one is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum Overlap {
+    Unspecified = 0,
+    /// It has its task all the same.
+    Allow = 1,
+    /// It has none.
+    Skip = 2,
+    /// Its task waits until the open one has ended. While one waits, further times have none.
+    QueueOne = 3,
+}
+impl Overlap {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "OVERLAP_UNSPECIFIED",
+            Self::Allow => "OVERLAP_ALLOW",
+            Self::Skip => "OVERLAP_SKIP",
+            Self::QueueOne => "OVERLAP_QUEUE_ONE",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "OVERLAP_UNSPECIFIED" => Some(Self::Unspecified),
+            "OVERLAP_ALLOW" => Some(Self::Allow),
+            "OVERLAP_SKIP" => Some(Self::Skip),
+            "OVERLAP_QUEUE_ONE" => Some(Self::QueueOne),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ScheduleStatus {
+    Unspecified = 0,
+    /// It has a next time.
+    Active = 1,
+    /// It is paused.
+    Paused = 2,
+    /// Its last time has passed.
+    Finished = 3,
+    /// Somebody has deleted it.
+    Deleted = 4,
+    /// It could not go on: a dead letter says why.
+    Failed = 5,
+}
+impl ScheduleStatus {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SCHEDULE_STATUS_UNSPECIFIED",
+            Self::Active => "SCHEDULE_STATUS_ACTIVE",
+            Self::Paused => "SCHEDULE_STATUS_PAUSED",
+            Self::Finished => "SCHEDULE_STATUS_FINISHED",
+            Self::Deleted => "SCHEDULE_STATUS_DELETED",
+            Self::Failed => "SCHEDULE_STATUS_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SCHEDULE_STATUS_UNSPECIFIED" => Some(Self::Unspecified),
+            "SCHEDULE_STATUS_ACTIVE" => Some(Self::Active),
+            "SCHEDULE_STATUS_PAUSED" => Some(Self::Paused),
+            "SCHEDULE_STATUS_FINISHED" => Some(Self::Finished),
+            "SCHEDULE_STATUS_DELETED" => Some(Self::Deleted),
+            "SCHEDULE_STATUS_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum DeleteOutcome {
+    Unspecified = 0,
+    /// It has no more times.
+    Deleted = 1,
+    /// Not decided within the wait: delete it again to wait longer.
+    Pending = 2,
+}
+impl DeleteOutcome {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "DELETE_OUTCOME_UNSPECIFIED",
+            Self::Deleted => "DELETE_OUTCOME_DELETED",
+            Self::Pending => "DELETE_OUTCOME_PENDING",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "DELETE_OUTCOME_UNSPECIFIED" => Some(Self::Unspecified),
+            "DELETE_OUTCOME_DELETED" => Some(Self::Deleted),
+            "DELETE_OUTCOME_PENDING" => Some(Self::Pending),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod schedules_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Creates, looks up, lists, changes, pauses and deletes schedules, and creates tasks of them by hand. The same as /v1/schedules
+    /// over HTTP.
+    #[derive(Debug, Clone)]
+    pub struct SchedulesClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> SchedulesClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> SchedulesClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            SchedulesClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Creates a schedule. The same request again is answered with the schedule that is there. ALREADY_EXISTS: another schedule has
+        /// this name.
+        pub async fn create(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Create",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Create"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// A schedule as it is now, also after its end, as long as its project keeps its history. NOT_FOUND: there is none.
+        pub async fn get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Get",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Get"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The schedules that have not ended.
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListSchedulesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSchedulesResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/List",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Replaces a schedule, or creates it: what is not said has its default. ABORTED: another version is in force.
+        pub async fn update(
+            &mut self,
+            request: impl tonic::IntoRequest<super::UpdateScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Update",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Update"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends a schedule. Tasks that it has submitted stay as they are.
+        pub async fn delete(
+            &mut self,
+            request: impl tonic::IntoRequest<super::DeleteScheduleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteScheduleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Delete",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Delete"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Pauses a schedule: it has no tasks until it is resumed. One that is paused already stays as it is.
+        pub async fn pause(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChangeScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Pause",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Pause"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Ends the pause of a schedule: it goes on with its next time. What fell into the pause is not made up for.
+        pub async fn resume(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ChangeScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Resume",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Resume"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Creates one task now, beside those of its times, also while the schedule is paused.
+        pub async fn trigger(
+            &mut self,
+            request: impl tonic::IntoRequest<super::TriggerScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScheduledTask>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Trigger",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Trigger"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Creates the tasks of times that have passed, 1,000 at most. What ran does not run again.
+        pub async fn backfill(
+            &mut self,
+            request: impl tonic::IntoRequest<super::BackfillScheduleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackfillScheduleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Backfill",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Backfill"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The next times of a schedule, whether it is paused or not.
+        pub async fn preview(
+            &mut self,
+            request: impl tonic::IntoRequest<super::PreviewScheduleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PreviewScheduleResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Schedules/Preview",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Schedules", "Preview"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod schedules_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with SchedulesServer.
+    #[async_trait]
+    pub trait Schedules: std::marker::Send + std::marker::Sync + 'static {
+        /// Creates a schedule. The same request again is answered with the schedule that is there. ALREADY_EXISTS: another schedule has
+        /// this name.
+        async fn create(
+            &self,
+            request: tonic::Request<super::CreateScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status>;
+        /// A schedule as it is now, also after its end, as long as its project keeps its history. NOT_FOUND: there is none.
+        async fn get(
+            &self,
+            request: tonic::Request<super::GetScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status>;
+        /// The schedules that have not ended.
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListSchedulesRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListSchedulesResponse>,
+            tonic::Status,
+        >;
+        /// Replaces a schedule, or creates it: what is not said has its default. ABORTED: another version is in force.
+        async fn update(
+            &self,
+            request: tonic::Request<super::UpdateScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status>;
+        /// Ends a schedule. Tasks that it has submitted stay as they are.
+        async fn delete(
+            &self,
+            request: tonic::Request<super::DeleteScheduleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::DeleteScheduleResponse>,
+            tonic::Status,
+        >;
+        /// Pauses a schedule: it has no tasks until it is resumed. One that is paused already stays as it is.
+        async fn pause(
+            &self,
+            request: tonic::Request<super::ChangeScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status>;
+        /// Ends the pause of a schedule: it goes on with its next time. What fell into the pause is not made up for.
+        async fn resume(
+            &self,
+            request: tonic::Request<super::ChangeScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status>;
+        /// Creates one task now, beside those of its times, also while the schedule is paused.
+        async fn trigger(
+            &self,
+            request: tonic::Request<super::TriggerScheduleRequest>,
+        ) -> std::result::Result<tonic::Response<super::ScheduledTask>, tonic::Status>;
+        /// Creates the tasks of times that have passed, 1,000 at most. What ran does not run again.
+        async fn backfill(
+            &self,
+            request: tonic::Request<super::BackfillScheduleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::BackfillScheduleResponse>,
+            tonic::Status,
+        >;
+        /// The next times of a schedule, whether it is paused or not.
+        async fn preview(
+            &self,
+            request: tonic::Request<super::PreviewScheduleRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::PreviewScheduleResponse>,
+            tonic::Status,
+        >;
+    }
+    /// Creates, looks up, lists, changes, pauses and deletes schedules, and creates tasks of them by hand. The same as /v1/schedules
+    /// over HTTP.
+    #[derive(Debug)]
+    pub struct SchedulesServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> SchedulesServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for SchedulesServer<T>
+    where
+        T: Schedules,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/waterclock.v1.Schedules/Create" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::CreateScheduleRequest>
+                    for CreateSvc<T> {
+                        type Response = super::Schedule;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::create(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Get" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::GetScheduleRequest>
+                    for GetSvc<T> {
+                        type Response = super::Schedule;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::get(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::ListSchedulesRequest>
+                    for ListSvc<T> {
+                        type Response = super::ListSchedulesResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListSchedulesRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Update" => {
+                    #[allow(non_camel_case_types)]
+                    struct UpdateSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::UpdateScheduleRequest>
+                    for UpdateSvc<T> {
+                        type Response = super::Schedule;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::UpdateScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::update(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = UpdateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Delete" => {
+                    #[allow(non_camel_case_types)]
+                    struct DeleteSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::DeleteScheduleRequest>
+                    for DeleteSvc<T> {
+                        type Response = super::DeleteScheduleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::DeleteScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::delete(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = DeleteSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Pause" => {
+                    #[allow(non_camel_case_types)]
+                    struct PauseSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::ChangeScheduleRequest>
+                    for PauseSvc<T> {
+                        type Response = super::Schedule;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ChangeScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::pause(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PauseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Resume" => {
+                    #[allow(non_camel_case_types)]
+                    struct ResumeSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::ChangeScheduleRequest>
+                    for ResumeSvc<T> {
+                        type Response = super::Schedule;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ChangeScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::resume(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ResumeSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Trigger" => {
+                    #[allow(non_camel_case_types)]
+                    struct TriggerSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::TriggerScheduleRequest>
+                    for TriggerSvc<T> {
+                        type Response = super::ScheduledTask;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::TriggerScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::trigger(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = TriggerSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Backfill" => {
+                    #[allow(non_camel_case_types)]
+                    struct BackfillSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::BackfillScheduleRequest>
+                    for BackfillSvc<T> {
+                        type Response = super::BackfillScheduleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::BackfillScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::backfill(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = BackfillSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Schedules/Preview" => {
+                    #[allow(non_camel_case_types)]
+                    struct PreviewSvc<T: Schedules>(pub Arc<T>);
+                    impl<
+                        T: Schedules,
+                    > tonic::server::UnaryService<super::PreviewScheduleRequest>
+                    for PreviewSvc<T> {
+                        type Response = super::PreviewScheduleResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::PreviewScheduleRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Schedules>::preview(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = PreviewSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for SchedulesServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "waterclock.v1.Schedules";
+    impl<T> tonic::server::NamedService for SchedulesServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}

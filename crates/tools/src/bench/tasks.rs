@@ -1,5 +1,5 @@
 //! Tasks: how fast they are created and called, how late, what a pause and a killed worker cost, and what waits in memory. And
-//! the same over gRPC, in a thousand projects, and beside a noisy one.
+//! the same over gRPC, in a thousand projects, and beside a noisy one. And schedules that have a time in each second.
 //!
 //! The stub that is called, the load and its clients are in this process. waterclock is another process, with all roles; for
 //! the pause and the killed worker it is three, one with the lanes and the API and two workers.
@@ -13,6 +13,7 @@ mod faults;
 mod figures;
 mod grpc;
 mod lines;
+mod schedules;
 
 use std::sync::Arc;
 use std::thread;
@@ -128,11 +129,12 @@ impl Cases<'_> {
         let single = stage.singles(&service, Over::Http)?;
         let calls = stage.spike(&service, (records / SPIKE_PART).max(1), batched.per_second)?;
         let steady = stage.steady(&service, delay)?;
+        let schedules = stage.schedules(&service, records)?;
         drop(service);
         let faults = stage.faults(most(records))?;
         let company = stage.company(records, delay, batched.per_second)?;
         let delivery = name(Delivery::ExactlyOnce);
-        Ok(Tasks { delivery, single, batched, calls, steady, faults, company, memory })
+        Ok(Tasks { delivery, single, batched, calls, steady, schedules, faults, company, memory })
     }
 }
 
@@ -384,7 +386,7 @@ impl Stage<'_, '_> {
             }
             Over::Grpc => {
                 let make = grpc::Make { now, projects };
-                let callers = grpc::batches(to, make, (first, last));
+                let callers = grpc::batches(to, make, (first, last), BATCH);
                 self.run(WHAT, async move { drive(callers.await?, until).await })
             }
         }

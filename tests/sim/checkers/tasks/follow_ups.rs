@@ -10,9 +10,9 @@ use crate::checkers::contents::told;
 use crate::checkers::{Found, is_unborn, ledger};
 use crate::world::World;
 
-/// Whether this is the id of a follow-up: no task that users ask for here has a key.
+/// Whether this is the id of a follow-up: no task that users ask for here has a key, and one of a schedule has its time.
 pub(super) fn is_of_one(id: &str) -> bool {
-    id.starts_with('k')
+    id.starts_with('k') && !id.contains('@')
 }
 
 pub(super) fn check(world: &World, found: &mut Found) {

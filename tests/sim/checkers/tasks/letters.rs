@@ -27,8 +27,15 @@ pub(super) fn check(world: &World, found: &mut Found) {
         if follow_ups::is_of_one(&id) {
             continue;
         }
+        let code: Option<Code> =
+            told(record, "x-delay-error-code").and_then(|code| code.parse().ok());
+        if world.tasks.schedules.planned.iter().any(|of| of.id.as_str() == id) {
+            if code != Some(Code::ProjectDeleted) {
+                found.push(("dead letters", format!("{id} is one: {code:?}")));
+            }
+            continue;
+        }
         let task = world.tasks.drafts.iter().position(|draft| draft.id.as_str() == id);
-        let code = told(record, "x-delay-error-code").and_then(|code| code.parse().ok());
         let Some(of) = task.zip(code) else {
             found.push(("no phantom", format!("{record:?} is no task's")));
             continue;

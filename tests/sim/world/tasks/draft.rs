@@ -2,14 +2,16 @@
 
 use std::sync::Arc;
 
+use waterclock::engine::UnixMillis;
 use waterclock::engine::task::id::TaskId;
 use waterclock::engine::task::request::BODY_MAX;
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::spec::Spec;
 use waterclock::engine::timers::TimerId;
 
+use super::schedules::{Planned, Schedules};
 use super::{Tasks, settings};
-use crate::broker::Time;
+use crate::broker::{EPOCH_MS, Time};
 use crate::chance::Chance;
 use crate::mutation::Mutation;
 use crate::plan::{Plan, SECOND};
@@ -20,7 +22,7 @@ const TIMEOUT: Time = 10 * SECOND;
 /// Where is told how some tasks ended. No other task goes there.
 const TOLD: &str = "t2";
 
-/// A task that somebody asks for.
+/// A task that somebody asks for, or that a schedule has submitted.
 #[derive(Clone, Debug)]
 pub struct Draft {
     /// When it is asked for first, and when it is due, in the world's time.
@@ -43,6 +45,8 @@ pub struct Draft {
     pub cancels: Vec<Time>,
     /// When somebody has it called, if that can be done then.
     pub retries_by_hand: Vec<Time>,
+    /// Which schedule has submitted it, and for which time.
+    pub of_schedule: Option<(usize, UnixMillis)>,
     behaviour: Behaviour,
     takes: Time,
 }
@@ -66,6 +70,47 @@ enum Behaviour {
 }
 
 impl Draft {
+    /// The task of a nominal time of a schedule, as it stands in the intake.
+    pub(super) fn of_schedule(
+        of: &Planned,
+        (index, nominal): (usize, UnixMillis),
+        spec: Spec,
+        expires: Option<UnixMillis>,
+    ) -> Self {
+        let mut chance = Chance::new(of.luck ^ nominal.0);
+        let behaviour = match chance.between(0, 9) {
+            0..=6 => Behaviour::Answers,
+            7 => Behaviour::FailsFirst(chance.between(1, 3) as usize),
+            8 => Behaviour::Gone,
+            _ => Behaviour::Hangs(1),
+        };
+        let every = of.terms.every;
+        let takes = match of.is_slow {
+            true => chance.between(every / 2, 2 * every).min(TIMEOUT - SECOND),
+            false => chance.spread(1, 2 * SECOND),
+        };
+        let since_start = |at: UnixMillis| at.0.saturating_sub(EPOCH_MS);
+        let due = since_start(nominal);
+        Self {
+            at: due,
+            due,
+            expires: expires.map(since_start),
+            id: of.id.occurrence(nominal),
+            body: of.id.as_str().as_bytes().into(),
+            spec,
+            retries: of.retries,
+            polls: false,
+            topic: None,
+            again: Vec::new(),
+            replays: Vec::new(),
+            cancels: Vec::new(),
+            retries_by_hand: Vec::new(),
+            of_schedule: Some((index, nominal)),
+            behaviour,
+            takes,
+        }
+    }
+
     /// How the endpoint answers its nth call, from 0: after how long, what, and whether it seems to be away.
     pub fn answer(&self, nth: usize) -> (Time, TaskResult, bool) {
         let of = |outcome, status| TaskResult { status, ..TaskResult::new(outcome) };
@@ -183,6 +228,7 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
         replays,
         cancels,
         retries_by_hand,
+        of_schedule: None,
         behaviour,
         takes,
     }
@@ -213,10 +259,23 @@ impl Tasks {
         };
         let plains: Vec<Plain> = (0..of.plains).map(|_| plain(plan, chance)).collect();
         let dues = plains.iter().map(|plain| plain.due);
+        let schedules = Schedules::draw(plan);
+        let dues = dues.chain(schedules.ends());
         let ends = drafts.iter().map(last).chain(dues).max().unwrap_or_default();
         let names = drafts.iter().enumerate();
         let names = names.map(|(index, draft)| (TimerId::task(&draft.id), index)).collect();
         let versions = settings::draw(plan, chance, mutation);
-        Self { of: names, tasks_topic, versions, ends, drafts, plains, ..Self::default() }
+        let asked = drafts.len();
+        Self {
+            of: names,
+            asked,
+            tasks_topic,
+            versions,
+            ends,
+            drafts,
+            plains,
+            schedules,
+            ..Self::default()
+        }
     }
 }

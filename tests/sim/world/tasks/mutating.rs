@@ -1,10 +1,11 @@
 //! What mutations make of what lanes read of tasks, and of what they are told.
 
-use waterclock::engine::header;
+use waterclock::engine::header::{self, TimerAction};
 use waterclock::engine::state::{Kind, State, TaskState};
 use waterclock::engine::task::id::TaskId;
 use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::scope::TasksPartition;
+use waterclock::engine::task::spec::Spec;
 use waterclock::engine::timers::{HeldBy, Live, Progress, TimerId};
 use waterclock::engine::{Lane, Record, Source};
 
@@ -12,6 +13,8 @@ use crate::mutation::Mutation;
 use crate::world::World;
 
 const STATE: &[u8] = b"x-delay-state";
+/// What the target of a schedule begins with, as the changelog has it.
+const SCHEDULE: &str = "schedule:";
 
 /// The same record with this state.
 fn with_state(record: &Record, sealed: &[u8]) -> Record {
@@ -115,9 +118,22 @@ impl World {
         Some(with_state(record, changed.seal(key, &bound).as_ref()))
     }
 
+    /// Whether a mutation has a record of the intake pass unread: a change of a schedule.
+    pub fn is_missed(&self, record: &Record) -> bool {
+        if self.mutation != Some(Mutation::MissesChanges) {
+            return false;
+        }
+        let Ok(directive) = header::read(record.headers()) else { return false };
+        let spec = directive.task.and_then(|json| Spec::parse(json).ok());
+        directive.action == TimerAction::Replace
+            && spec.is_some_and(|spec| spec.schedule().is_some())
+    }
+
     /// What is pending, as a mutation has it told.
     pub fn misremember(&self, live: &mut [Live]) {
-        for task in live.iter_mut().filter_map(|live| live.task.as_mut()) {
+        for live in live {
+            let is_schedule = live.target.starts_with(SCHEDULE);
+            let Some(task) = live.task.as_mut() else { continue };
             match self.mutation {
                 Some(Mutation::ForgetsCredits) => {
                     task.held = task.held.map(|held| HeldBy { credits: 0, ..held });
@@ -125,6 +141,10 @@ impl World {
                 Some(Mutation::DecidesTwice) if task.turn > 0 && task.held.is_none() => {
                     let held = Some(HeldBy { partition: TasksPartition(0), credits: 1 });
                     *task = Progress { held, ..*task };
+                }
+                Some(Mutation::ForgetsTimes) if is_schedule => {
+                    // Its last times stand where a task has these.
+                    *task = Progress { failures: 0, rounds: 0, interruptions: 0, ..*task };
                 }
                 _ => {}
             }

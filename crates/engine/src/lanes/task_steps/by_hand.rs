@@ -62,12 +62,17 @@ impl LaneEngine {
     }
 
     /// It follows what is not the last one any more.
-    fn outrun(&mut self, entry: &PendingRecord) {
+    pub(super) fn outrun(&mut self, entry: &PendingRecord) {
         self.timers.tasks.count_stale();
         self.finish(entry, answer(entry, Outcome::Superseded));
     }
 
-    fn copy_of_own(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, timer_id: TimerId) {
+    pub(super) fn copy_of_own(
+        &mut self,
+        now: UnixMillis,
+        mut entry: Box<PendingRecord>,
+        timer_id: TimerId,
+    ) {
         // In a batch that failed it was not answered.
         self.writes.extend(answer(&entry, Outcome::Replaced).map(PendingWrite::answer));
         entry.origin = Origin::Hop;
@@ -167,7 +172,7 @@ impl LaneEngine {
     }
 
     /// Nothing is lost by that: what the retry brings stands where it was found.
-    fn refuse_retry(&mut self, entry: &PendingRecord, code: super::Code) {
+    pub(super) fn refuse_retry(&mut self, entry: &PendingRecord, code: super::Code) {
         self.finish(entry, answer(entry, Outcome::Refused(code)));
     }
 }

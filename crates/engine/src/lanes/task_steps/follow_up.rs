@@ -73,7 +73,7 @@ impl LaneEngine {
             last,
         };
         Some(Produce {
-            to: Destination::FollowUp,
+            to: Destination::Submitted,
             partition: Some(i32::from(lane.0)),
             record: sealed::follow_up(&self.setup.key, now, follow_up, &end),
             rewrite: HeaderRewrite::Whole,

@@ -6,6 +6,7 @@ mod feedback;
 mod follow_up;
 mod overdue;
 mod refused;
+mod schedules;
 mod world;
 
 use std::collections::BTreeSet;

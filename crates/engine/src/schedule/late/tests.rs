@@ -51,17 +51,18 @@ fn what_was_missed_is_made_up_for_as_the_schedule_says() {
     ];
     for (why, timing, now, grace, create, has_skipped, next) in cases {
         let want = Late { create, has_skipped, next: Some(minute(next)) };
-        assert_eq!(timing.late(minute(0), now, grace), want, "{why}");
+        assert_eq!(timing.late(minute(0), (now, now), grace), want, "{why}");
     }
     // A clock that is behind the last time: there is nothing to do before the next one.
     let want = Late { create: Vec::new(), has_skipped: false, next: Some(minute(8)) };
-    assert_eq!(all.late(minute(7), minute(3), s), want);
+    assert_eq!(all.late(minute(7), (minute(3), minute(3)), s), want);
 }
 
 #[test]
 fn what_fell_behind_the_end_is_not_made_up_for() {
     let ended = timing(r#"{"every":"1h","end":"2027-01-01T03:00:00Z","misfire":"fire_all"}"#);
-    let late = ended.late(at("2027-01-01T00:00:00Z"), at("2028-01-01T00:00:00Z"), Millis(0));
+    let now = at("2028-01-01T00:00:00Z");
+    let late = ended.late(at("2027-01-01T00:00:00Z"), (now, now), Millis(0));
     let create = vec![at("2027-01-01T01:00:00Z"), at("2027-01-01T02:00:00Z")];
     assert_eq!(late, Late { create, has_skipped: false, next: None });
 }
@@ -82,6 +83,6 @@ proptest! {
         }
         let now = now + Millis(beyond);
         let grace = Millis(grace);
-        prop_assert_eq!(timing.late(last, now, grace), by_walking(&timing, last, now, grace));
+        prop_assert_eq!(timing.late(last, (now, now), grace), by_walking(&timing, last, now, grace));
     }
 }

@@ -76,12 +76,16 @@ fn what_is_left_out_has_its_default() {
 
 #[test]
 fn a_document_that_is_none_is_refused() {
-    let long = format!("{}{{}}", " ".repeat(SPEC_MAX - 1));
+    let long = format!("{}{{}}", " ".repeat(SCHEDULE_MAX - 1));
+    // Only a schedule may have as much.
+    let of_http = r#"{"type":"http","project":"p","group":"g","url":"http://a.example/"}"#;
+    let of_http = format!("{}{of_http}", " ".repeat(SPEC_MAX));
     #[rustfmt::skip]
     let cases: &[(&str, &[&str])] = &[
         ("", &["x-delay-task is not JSON: EOF while parsing a value at line 1 column 0"]),
         ("[]", &["x-delay-task is []; want a JSON object"]),
-        (&long, &["x-delay-task has 16385 bytes; want at most 16384"]),
+        (&long, &["x-delay-task has 65537 bytes; want at most 65536"]),
+        (&of_http, &["x-delay-task has 16451 bytes; want at most 16384"]),
         ("{}", &[
             "type is missing; want http, kafka or grpc",
             "project is missing; want 1 to 64 of a-z 0-9 . _ -, not . or ..",
@@ -105,7 +109,7 @@ fn every_wrong_field_is_named_in_one_answer() {
         "type is there more than once; want it once",
         &format!("project is \"Shop\"; {name}"),
         &format!("group is 7; {name}"),
-        "body is not a field of http tasks; the fields are type, project, group, request_id, retry, on_result, service, url, path, method, \
+        "body is not a field of http tasks; the fields are type, project, group, request_id, retry, on_result, occurrence, service, url, path, method, \
          headers, timeout, expect, poll, feedback",
         "expects is not a field of http tasks; did you mean expect?",
         &format!("service is \"\"; {name}"),
@@ -153,7 +157,7 @@ fn each_type_has_its_own_fields() {
         "metod is not a field of tasks; did you mean method?",
     ];
     assert_eq!(wrongs, want);
-    let fields = "the fields are type, project, group, request_id, retry, on_result, topic, partition, key_b64, feedback";
+    let fields = "the fields are type, project, group, request_id, retry, on_result, occurrence, topic, partition, key_b64, feedback";
     #[rustfmt::skip]
     let want = [
         format!("timeout is not a field of kafka tasks; {fields}"),
@@ -540,15 +544,21 @@ fn any_spec() -> impl Strategy<Value = Spec> {
         any_kafka().prop_map(Kind::Kafka),
         any_grpc().prop_map(Kind::Grpc)
     ];
-    let rest = (proptest::option::of(any_retry()), proptest::option::of(any_on_result()));
+    let occurrence = ("[a-z0-9_-]{1,64}", 0..=NEVER.0, proptest::option::of(0..=NEVER.0));
+    let occurrence = occurrence.prop_map(|(schedule, nominal, after)| Occurrence {
+        schedule,
+        nominal: UnixMillis(nominal),
+        after: after.map(UnixMillis),
+    });
+    let rest = (
+        proptest::option::of(any_retry()),
+        proptest::option::of(any_on_result()),
+        proptest::option::of(occurrence),
+    );
     let names = (any_name(), any_name(), proptest::option::of("[ -~]{1,128}"));
-    (names, kind, rest).prop_map(|((project, group, request_id), kind, (retry, on_result))| Spec {
-        project,
-        group,
-        request_id,
-        kind,
-        retry,
-        on_result,
+    (names, kind, rest).prop_map(|(names, kind, (retry, on_result, occurrence))| {
+        let (project, group, request_id) = names;
+        Spec { project, group, request_id, kind, retry, on_result, occurrence }
     })
 }
 
@@ -697,4 +707,78 @@ fn a_task_reports_or_is_asked_and_not_both() {
     assert_eq!(both, ["feedback is there beside poll; want at most one of them"]);
     let grpc = r#"{"type":"grpc","project":"p","group":"g","host":"a:1","service":"s","method":"m","feedback":{"deadline":60}}"#;
     assert_eq!(parse(grpc).unwrap().feedback(), Some(want));
+}
+
+fn schedule(more: &str) -> String {
+    format!(
+        r#"{{"type":"schedule","project":"shop","group":"g","name":"nightly"{more},"task":{{"type":"http","url":"http://a.example/","body":"b"}}}}"#
+    )
+}
+
+#[test]
+fn a_schedule_is_read_back_with_its_task_as_it_was_written() {
+    for more in [
+        r#","cron":"30 2 * * *","zone":"Europe/Berlin""#,
+        r#","every":"90s","paused":true,"expires":"5m","overlap":"queue_one""#,
+    ] {
+        let spec =
+            Spec::parse(schedule(more).as_bytes()).unwrap_or_else(|wrongs| panic!("{wrongs:?}"));
+        let of = spec.schedule().expect("a schedule");
+        assert_eq!(
+            (of.name(), of.type_of_task(), spec.type_name()),
+            ("nightly", "http", "schedule")
+        );
+        assert_eq!((spec.feedback(), spec.scope(), spec.service()), (None, None, None));
+        assert_eq!(of.is_paused(), more.contains("paused"));
+        assert_eq!(Spec::parse(spec.to_json().as_bytes()), Ok(spec.clone()));
+        assert_eq!(of.task().get("body").and_then(|body| body.as_str()), Some("b"));
+        let again = spec.clone().with_paused(true).with_paused(of.is_paused());
+        assert_eq!(again, spec);
+    }
+}
+
+#[test]
+fn what_is_wrong_with_a_schedule_and_its_task_is_named() {
+    let of = |json: &str| {
+        let wrongs = Spec::parse(json.as_bytes()).expect_err(json);
+        wrongs.iter().map(|wrong| wrong.at.clone()).collect::<Vec<_>>()
+    };
+    let every = schedule(r#","every":"1s""#);
+    #[rustfmt::skip]
+    let cases: &[(String, &[&str])] = &[
+        (schedule(""),                                             &["cron"]),
+        (schedule(r#","every":"1s","retry":{}"#),                  &["retry"]),
+        (schedule(r#","every":"1s","occurrence":{}"#),             &["occurrence", "occurrence.schedule", "occurrence.nominal"]),
+        (every.replace("nightly", "a.b"),                          &["name"]),
+        (every.replace("nightly", "a@b"),                          &["name"]),
+        (every.replace("\"http\"", "\"schedule\""),                &["task.type"]),
+        (every.replace("\"http\"", "\"run\""),                     &["task.type"]),
+        (every.replace("\"body\"", "\"trigger_at\""),              &["task.trigger_at"]),
+        (every.replace("\"body\"", "\"occurrence\""),              &["task.occurrence"]),
+        (every.replace("http://a.example/", "ftp://a.example/"),   &["task.url"]),
+    ];
+    for (json, want) in cases {
+        assert_eq!(of(json), *want, "{json}");
+    }
+    let long = every.replace("\"b\"", &format!("\"{}\"", "x".repeat(SCHEDULE_MAX)));
+    assert_eq!(of(&long), ["x-delay-task"]);
+}
+
+#[test]
+fn a_request_for_a_schedule_says_no_type_and_no_other_name_than_its_path() {
+    let json = schedule(r#","every":"1s""#);
+    let request = json.replace(r#""type":"schedule","#, "");
+    let read = |json: &str, of| {
+        Spec::read_schedule(json.as_bytes(), of).map_err(|wrongs| wrongs[0].at.clone())
+    };
+    let spec = Spec::parse(json.as_bytes()).expect("sound");
+    assert_eq!(read(&request, None), Ok(spec.clone()));
+    assert_eq!(read(&request, Some(("shop", "nightly"))), Ok(spec.clone()));
+    assert_eq!(
+        read(&request.replace(r#""name":"nightly","#, ""), Some(("shop", "nightly"))),
+        Ok(spec)
+    );
+    assert_eq!(read(&json, None), Err("type".to_owned()));
+    assert_eq!(read(&request, Some(("home", "nightly"))), Err("project".to_owned()));
+    assert_eq!(read(&request, Some(("shop", "daily"))), Err("name".to_owned()));
 }

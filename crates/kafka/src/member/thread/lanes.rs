@@ -239,6 +239,10 @@ impl<'a> Lanes<'a> {
             figures.tasks_put_off - self.counted.tasks_put_off,
             figures.tasks_stale - self.counted.tasks_stale,
         );
+        self.parts.figures.schedules(
+            figures.occurrences - self.counted.occurrences,
+            figures.occurrences_skipped - self.counted.occurrences_skipped,
+        );
         self.counted = figures;
         if member.status.reads.is_asked() {
             let reads = self.engine.read_positions();

@@ -7,8 +7,8 @@ use super::figures::{AtRate, Company, Many, Noisy};
 use super::grpc;
 use super::lines::{Make, Until, closed, keep_pace};
 use super::{
-    BATCH, BATCH_LINES, BODY, CONCURRENCY, Failed, LINES, Over, ROUNDS, SERVICE, SPIKE_PART, Stage,
-    WAIT_MAX, batch, batch_count, median, per_record, project, task_ids,
+    BATCH, BATCH_LINES, CONCURRENCY, Failed, LINES, Over, ROUNDS, SERVICE, SPIKE_PART, Stage,
+    WAIT_MAX, batch, batch_count, median, per_record, project, task, task_ids,
 };
 use crate::bench::tally::Check;
 use crate::line::Question;
@@ -25,13 +25,17 @@ const PROJECTS: u64 = 1_000;
 const SPIKES: usize = 2;
 /// How long until every instance has heard of a project.
 const HEARD: Duration = Duration::from_secs(3);
-/// The project that disturbs the other, and what it may have open: as much as an instance lets one project have.
+/// Tasks of each of the batches that are sent at a rate.
+const AT_RATE_BATCHES: [u64; 2] = [100, BATCH];
+/// The project that disturbs the other, what it may have open (more than a process opens), and how long a call of it may take: longer
+/// than this part.
 const NOISY: &str = "noisy";
 const NOISY_CONCURRENCY: u32 = 5_000;
+const NOISY_TIMEOUT: &str = "5m";
 /// Its overdue tasks at most.
-const OVERDUE_MAX: u64 = 100_000;
-/// Of its overdue tasks, one in so many is the number of calls that hang at first.
-const HANGING_PART: u64 = 20;
+const OVERDUE_MAX: u64 = 105_000;
+/// So many of its calls hang before it is measured: a process opens a quarter of its 1,000 to one service.
+const HANGING: u64 = 250;
 /// Calls a second of the other project.
 const QUIET_RATE: u64 = 100;
 
@@ -45,26 +49,28 @@ impl Stage<'_, '_> {
         let mut service = self.whole(records)?;
         let single = self.singles(&service, Over::Grpc)?;
         let batched = self.batches(&service, records, Over::Grpc)?;
-        let at_rate = self.at_rate(&service)?;
+        let [smaller, larger] = AT_RATE_BATCHES;
+        let at_rate = [self.at_rate(&service, smaller)?, self.at_rate(&service, larger)?];
         let many = self.many(&service, records, created)?;
         let noisy = self.noisy(&mut service, records, delay)?;
         Ok(Company { single, batched, at_rate, many, noisy })
     }
 
-    /// Batches over gRPC at a rate: from when each was to be sent to its answer.
-    fn at_rate(&self, service: &Service) -> Result<AtRate, Failed> {
+    /// Batches over gRPC of so many tasks, at a rate: from when each was to be sent to its answer.
+    fn at_rate(&self, service: &Service, batch: u64) -> Result<AtRate, Failed> {
         let seconds = self.seconds.min(AT_RATE_SECONDS_MAX);
         let tasks = BATCH_RATE * seconds;
         self.cases.observer.phase("creating tasks in batches at a rate", tasks);
         let (to, now) = (service.http, self.cases.now());
-        let pace = (tasks.div_ceil(BATCH), Duration::from_micros(1_000_000 * BATCH / BATCH_RATE));
-        let callers = grpc::batches(to, grpc::Make { now, projects: 1 }, (0, tasks));
+        let pace = (tasks.div_ceil(batch), Duration::from_micros(1_000_000 * batch / BATCH_RATE));
+        let callers = grpc::batches(to, grpc::Make { now, projects: 1 }, (0, tasks), batch);
         let asking = async move { keep_pace(callers.await?, pace).await };
         let answers = self.run("create tasks in batches", asking)?;
         self.taken_in(service, task_ids(&answers))?;
         Ok(AtRate {
             rate: BATCH_RATE,
-            per_second: answers.per_second() * BATCH as f64,
+            batch,
+            per_second: answers.per_second() * batch as f64,
             answer_ms: answers.latency.spread(),
         })
     }
@@ -123,31 +129,26 @@ impl Stage<'_, '_> {
     fn noisy(&self, service: &mut Service, records: u64, delay: Millis) -> Result<Noisy, Failed> {
         let (alone_ms, _) = self.regular(service, QUIET_RATE, delay)?;
         let noise = self.runtime.block_on(Stub::start()).map_err(Failed::Start)?;
-        let overdue = (records * 2).min(OVERDUE_MAX);
-        let hanging = (overdue / HANGING_PART).max(1);
+        let overdue = (records * 21 / 10).min(OVERDUE_MAX);
         self.cases.observer.phase("creating the tasks of a noisy project", overdue);
-        let limits = serde_json::json!({ "concurrency": NOISY_CONCURRENCY });
-        self.put(service, &format!("/v1/projects/{NOISY}"), &limits)?;
+        let mut limits = serde_json::json!({ "concurrency": NOISY_CONCURRENCY });
+        let project = format!("/v1/projects/{NOISY}");
+        self.put(service, &project, &limits)?;
+        limits["address"] = format!("http://{}", noise.address).into();
+        self.put(service, &format!("{project}/services/{SERVICE}"), &limits)?;
         self.sleep(HEARD)?;
-        let (now, url) = (self.cases.now(), format!("http://{}{HOLD}", noise.address));
-        let make = batch((0, hanging + overdue), move |n| {
-            serde_json::json!({
-                "project": NOISY, "group": "bench", "url": format!("{url}{n}"), "trigger_at": now.0,
-                "body": BODY,
-            })
+        let now = self.cases.now();
+        let make = batch((0, overdue), move |n| {
+            let mut task = task(HOLD, n, now);
+            task["project"] = NOISY.into();
+            task["timeout"] = NOISY_TIMEOUT.into();
+            task
         });
-        let until = (0, batch_count(hanging + overdue));
+        let until = (0, batch_count(overdue));
         self.run("create tasks in batches", closed(service.http, BATCH_LINES, until, make))?;
-        self.wait(WAIT_MAX, || noise.count() > 0)?;
+        self.wait(WAIT_MAX, || noise.open() >= HANGING)?;
         let (beside_ms, check) = self.regular(service, QUIET_RATE, delay)?;
-        Ok(Noisy {
-            rate: QUIET_RATE,
-            overdue: overdue + hanging,
-            called: noise.count(),
-            alone_ms,
-            beside_ms,
-            check,
-        })
+        Ok(Noisy { rate: QUIET_RATE, overdue, hanging: noise.open(), alone_ms, beside_ms, check })
     }
 }
 

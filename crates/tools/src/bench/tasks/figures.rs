@@ -72,6 +72,23 @@ pub(crate) struct Steady {
     pub(super) check: Check,
 }
 
+/// Schedules that have a time in each second.
+#[derive(Debug, Serialize)]
+pub(crate) struct Schedules {
+    pub(super) schedules: u64,
+    pub(super) seconds: u64,
+    /// Schedules that were made a second.
+    pub(super) put_per_second: f64,
+    /// How long before the first time the last one was made; negative: it came too late.
+    pub(super) put_before_ms: i64,
+    /// From a time until the call of its task was with the stub.
+    pub(super) call_ms: Spread,
+    /// Processor time of waterclock for each time, in microseconds: its chain, its task and its call.
+    pub(super) cpu_us: f64,
+    pub(super) by_thread_us: Vec<(String, f64)>,
+    pub(super) check: Check,
+}
+
 /// A pause, and a killed worker.
 #[derive(Debug, Serialize)]
 pub(crate) struct Faults {
@@ -134,8 +151,8 @@ pub(crate) struct Noisy {
     pub(super) rate: u64,
     /// Tasks of the noisy one.
     pub(super) overdue: u64,
-    /// How many of those were called meanwhile, and hung.
-    pub(super) called: u64,
+    /// How many calls of those hung all the time.
+    pub(super) hanging: u64,
     /// From when a task of the quiet project was due until its call, without the noisy one and beside it.
     pub(super) alone_ms: Spread,
     pub(super) beside_ms: Spread,
@@ -147,6 +164,8 @@ pub(crate) struct Noisy {
 pub(crate) struct AtRate {
     /// Tasks a second that were to be created.
     pub(super) rate: u64,
+    /// Tasks of each batch.
+    pub(super) batch: u64,
     /// Tasks a second that were acknowledged.
     pub(super) per_second: f64,
     /// From when a batch was to be sent to its answer.
@@ -159,7 +178,7 @@ pub(crate) struct Company {
     /// Over gRPC.
     pub(super) single: Creates,
     pub(super) batched: Creates,
-    pub(super) at_rate: AtRate,
+    pub(super) at_rate: [AtRate; 2],
     pub(super) many: Many,
     pub(super) noisy: Noisy,
 }
@@ -172,6 +191,7 @@ pub(crate) struct Tasks {
     pub(super) batched: Creates,
     pub(super) calls: Calls,
     pub(super) steady: Steady,
+    pub(super) schedules: Schedules,
     pub(super) faults: Faults,
     pub(super) company: Company,
     pub(super) memory: Memory,
@@ -179,7 +199,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     /// What was checked, and its name.
-    pub(crate) fn checks(&self) -> [(&'static str, &Check); 6] {
+    pub(crate) fn checks(&self) -> [(&'static str, &Check); 7] {
         let Company { many, noisy, .. } = &self.company;
         [
             ("spikes of calls in one project", &many.checks[0]),
@@ -187,6 +207,7 @@ impl Tasks {
             ("calls beside a noisy project", &noisy.check),
             ("spike of calls", &self.calls.check),
             ("steady calls", &self.steady.check),
+            ("calls of schedules", &self.schedules.check),
             ("calls about a pause", &self.faults.check),
         ]
     }
@@ -204,19 +225,25 @@ impl Tasks {
 
     /// The rows of the table.
     pub(crate) fn rows(&self) -> Vec<(String, String)> {
-        let Self { single, batched, calls, steady, faults, company, memory, .. } = self;
+        let Self { single, batched, calls, steady, schedules, faults, company, memory, .. } = self;
         let Company { single: grpc, batched: grpc_batched, at_rate, many, noisy } = company;
         let mut rows = single.rows("single creates", "requests that look at nothing");
         rows.extend(batched.rows("batched creates", "raw writes"));
         rows.extend(grpc.rows("single creates over gRPC", "health checks over gRPC"));
         rows.extend(grpc_batched.rows("batched creates over gRPC", "raw writes beside them"));
-        if let Some(answer) = at_rate.answer_ms {
+        for AtRate { rate: asked, batch, per_second, answer_ms } in at_rate {
+            let Some(answer) = *answer_ms else { continue };
             rows.extend([
                 row(
-                    &format!("batched creates over gRPC, {}/s asked for", at_rate.rate),
-                    rate(at_rate.per_second),
+                    &format!("batches of {batch} over gRPC, {asked}/s asked for"),
+                    rate(*per_second),
                 ),
-                row("answers at that rate, p50 / p90 / p99 / max ms", fine(answer)),
+                row(
+                    &format!(
+                        "answers to batches of {batch} at that rate, p50 / p90 / p99 / max ms"
+                    ),
+                    fine(answer),
+                ),
             ]);
         }
         rows.extend([
@@ -236,6 +263,20 @@ impl Tasks {
             row("calls go on after a pause, ms", format!("{:.0}", faults.went_on_after_ms)),
             row("processor time of a call in a spike, us", format!("{:.0}", calls.cpu_us)),
             row("processor time of a task at the rate, us", format!("{:.0}", steady.cpu_us)),
+        ]);
+        rows.extend([
+            row("schedules that are put", rate(schedules.put_per_second)),
+            row(
+                &format!(
+                    "{} schedules, each second for {} s: due to the call, p50 / p90 / p99 / max ms",
+                    schedules.schedules, schedules.seconds
+                ),
+                spread(schedules.call_ms),
+            ),
+            row(
+                "processor time of a time of a schedule, with its task and call, us",
+                format!("{:.0}", schedules.cpu_us),
+            ),
         ]);
         let [one, all] = many.creates_per_second;
         rows.push(row(
@@ -262,7 +303,7 @@ impl Tasks {
                 &format!("the same beside {} overdue tasks whose calls hang", noisy.overdue),
                 spread(noisy.beside_ms),
             ),
-            row("calls of those that hung meanwhile", noisy.called.to_string()),
+            row("calls of those that hung all the time", noisy.hanging.to_string()),
         ]);
         if let Some(Killed { calls, again_ms: [first, last] }) = &faults.killed {
             rows.push(row(

@@ -18,7 +18,7 @@ use waterclock_proto::v1::{
 };
 
 use super::lines::Ask;
-use super::{BATCH, BATCH_LINES, BODY, CALL, LINES, SERVICE, far_ahead};
+use super::{BATCH_LINES, BODY, CALL, LINES, SERVICE, far_ahead};
 use crate::line::AskError;
 use waterclock_engine::UnixMillis;
 
@@ -49,8 +49,8 @@ enum What {
     Health(HealthClient<Channel>),
     /// A task.
     Task(TasksClient<Channel>),
-    /// The tasks of these numbers, [`BATCH`] at once.
-    Batch(TasksClient<Channel>, (u64, u64)),
+    /// The tasks of these numbers, so many at once.
+    Batch(TasksClient<Channel>, (u64, u64), u64),
 }
 
 /// One call at a time.
@@ -94,9 +94,9 @@ impl Ask for Caller {
                 let created = client.create_http_task(make.task(n)).await?.into_inner();
                 Ok(named(&created.task_id))
             }
-            What::Batch(client, (first, last)) => {
-                let from = *first + n * BATCH;
-                let to = (*last).min(from + BATCH);
+            What::Batch(client, (first, last), size) => {
+                let from = *first + n * *size;
+                let to = (*last).min(from + *size);
                 let new = |n| NewTask { task: Some(new_task::Task::Http(make.task(n))) };
                 let tasks: Vec<_> = (from..to).map(new).collect();
                 let asked = BatchCreateTasksRequest { tasks };
@@ -158,12 +158,13 @@ pub(super) async fn singles(to: SocketAddr, make: Make) -> Result<Vec<Caller>, A
     callers(to, LINES, make, |channel, to| What::Task(TasksClient::with_origin(channel, to))).await
 }
 
-/// Creates in batches.
+/// Creates in batches of so many.
 pub(super) async fn batches(
     to: SocketAddr,
     make: Make,
     numbers: (u64, u64),
+    size: u64,
 ) -> Result<Vec<Caller>, AskError> {
-    let what = |channel, to| What::Batch(TasksClient::with_origin(channel, to), numbers);
+    let what = |channel, to| What::Batch(TasksClient::with_origin(channel, to), numbers, size);
     callers(to, BATCH_LINES, make, what).await
 }

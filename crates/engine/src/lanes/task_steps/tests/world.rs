@@ -689,7 +689,7 @@ impl World {
                     let lane = Lane(send.partition.expect("a lane") as u16);
                     self.append(Source { topic: *topic, lane }, record);
                 }
-                (Destination::FollowUp, HeaderRewrite::Whole) => {
+                (Destination::Submitted, HeaderRewrite::Whole) => {
                     let lane = Lane(send.partition.expect("a lane") as u16);
                     self.append(Source { topic: TopicId(0), lane }, record);
                 }
