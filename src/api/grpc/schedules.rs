@@ -214,7 +214,7 @@ impl v1::schedules_server::Schedules for Service {
         let wait = wait(request.into_inner().wait)?;
         let change = async {
             asked.is_allowed(&self.0)?;
-            of_one::delete(&self.0, &asked.caller, &asked.id, wait).await
+            of_one::delete(&self.0, &asked.caller, (&asked.id, None), wait).await
         };
         let deleted = asked.made("delete", change, |_| None).await?;
         Ok(Response::new(convert::deleted(deleted)))

@@ -66,6 +66,8 @@ pub enum Written {
     Done(Box<TaskRecord>),
     /// Another change came first; what is there now.
     Superseded(Option<Box<TaskRecord>>),
+    /// Its lane has refused it, with this code: it is a dead letter.
+    Refused(&'static str),
     /// It is not decided yet.
     Pending,
 }
@@ -324,6 +326,34 @@ async fn write(
     spec: &Spec,
 ) -> Result<Kept, Problem> {
     let due = checked(tasks, now, spec)?;
+    if before.is_none_or(Kept::is_over) {
+        // It is one more task of its project.
+        take_room(tasks, spec.project(), 1)?;
+    }
+    decided(tasks, (id, before), spec, due).await
+}
+
+/// How many creates of a project there is room for, of so many: at least one.
+pub(super) fn take_room(tasks: &Tasks, project: &str, wanted: usize) -> Result<usize, Problem> {
+    let registry = tasks.projects.registry()?;
+    let of = registry.project(project);
+    for taken in 0..wanted {
+        match tasks.quotas.take(project, of, tasks.desk.instances()) {
+            Ok(()) => {}
+            Err(refusal) if taken == 0 => return Err(tasks.quotas.refuse(project, refusal)),
+            Err(_) => return Ok(taken),
+        }
+    }
+    Ok(wanted)
+}
+
+/// Writes what was checked.
+pub(super) async fn decided(
+    tasks: &Tasks,
+    (id, before): (&TaskId, Option<&Kept>),
+    spec: &Spec,
+    due: UnixMillis,
+) -> Result<Kept, Problem> {
     let (follows, terms) = (before.map(Kept::followed), (due, DECIDED_MAX));
     let most = DECIDED_MAX + Duration::from_secs(5);
     match within(most, tasks.schedules.write(id, follows, spec, terms)).await?? {
@@ -332,6 +362,10 @@ async fn write(
             let other = other.map(|other| other.timer);
             let live = other.filter(|other| !other.state.is_final());
             Err(conflict(live.map(|live| live.version)))
+        }
+        Written::Refused(code) => {
+            let detail = format!("its lane has refused it ({code}), and it is a dead letter");
+            Err(Problem::new(StatusCode::CONFLICT, "refused", detail))
         }
         Written::Pending => Err(Failure::Unknown(format!(
             "its lane has not decided within {} s; look at the schedule and ask again",

@@ -18,10 +18,11 @@ use super::super::timers::params::Query;
 use super::super::timers::single as timers;
 use super::model::{DeletedSchedule, ScheduleSettings, ScheduleView};
 use super::{
-    Answered, Kept, conflict, id_of, if_match, is_asked_for, look, may_change, nobody, read,
-    revisions, shown, time, times, view, write,
+    Answered, Kept, conflict, decided, id_of, if_match, is_asked_for, look, may_change, nobody,
+    read, revisions, shown, time, times, view, write,
 };
 use crate::engine::UnixMillis;
+use crate::engine::schedule::NEVER;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::spec::Spec;
 use crate::engine::timers::Version;
@@ -176,11 +177,13 @@ pub(in crate::api) async fn put(
     path = "/v1/schedules/{id}", tag = "schedules", operation_id = "deleteSchedule",
     params(
         ("id" = String, Path, description = "Its id: schedule.PROJECT.NAME"),
+        ("If-Match" = Option<String>, Header, description = "The version to delete, in quotes."),
         ("wait" = Option<String>, Query, description = "How long to wait until that is decided, with a unit; 5s unless told, at most 1m."),
     ),
     responses(
         (status = 200, description = "It has no more times", body = DeletedSchedule),
         (status = 202, description = "It is written, and not decided within the wait", body = DeletedSchedule),
+        (status = 409, description = "Another version is in force (version_conflict)", body = ProblemBody),
         (status = "4XX", description = "404: there is none", body = ProblemBody),
         (status = 503, description = "Try again", body = ProblemBody),
     ),
@@ -188,13 +191,15 @@ pub(in crate::api) async fn put(
 pub(in crate::api) async fn delete_schedule(
     State(tasks): State<Tasks>,
     Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
     uri: Uri,
 ) -> Answered {
     may_change(&tasks, &caller)?;
     let id = id_of(&uri, "", &caller)?;
     let mut query = Query::read(uri.query(), &["wait"])?;
     let wait = timers::wait(query.text("wait")?, "query.wait")?;
-    let answer = delete(&tasks, &caller, &id, wait).await?;
+    let asked = if_match(&headers)?;
+    let answer = delete(&tasks, &caller, (&id, asked), wait).await?;
     let is_decided = answer.outcome == DELETED;
     let status = if is_decided { StatusCode::OK } else { StatusCode::ACCEPTED };
     Ok((status, Json(answer)).into_response())
@@ -208,11 +213,12 @@ const PENDING: &str = "pending";
 pub(in crate::api) async fn delete(
     tasks: &Tasks,
     caller: &Caller,
-    id: &TaskId,
+    (id, asked): (&TaskId, Option<Version>),
     wait: std::time::Duration,
 ) -> Result<DeletedSchedule, Problem> {
     caller.may(Role::Write)?;
     let kept = look(tasks, id).await?.filter(|kept| !kept.is_over());
+    is_asked_for(asked, kept.as_ref())?;
     kept.ok_or_else(nobody)?;
     let answer = single::end(tasks, id, wait).await?;
     let outcome = if answer.outcome == CancelOutcome::Pending { PENDING } else { DELETED };
@@ -320,6 +326,10 @@ pub(in crate::api) async fn pause(
         return Ok((None, kept));
     }
     let spec = kept.spec.clone().with_paused(paused);
-    let after = write(tasks, now, (id, Some(&kept)), &spec).await?;
+    // A pause is taken whatever is wrong with the task by now: it is what one wants then.
+    let after = match paused {
+        true => decided(tasks, (id, Some(&kept)), &spec, NEVER).await?,
+        false => write(tasks, now, (id, Some(&kept)), &spec).await?,
+    };
     Ok((Some(kept), after))
 }

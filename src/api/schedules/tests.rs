@@ -200,9 +200,56 @@ async fn a_pause_changes_nothing_else_and_a_second_one_nothing() {
 }
 
 #[tokio::test]
+async fn a_pause_is_taken_though_its_task_is_not_allowed_any_more() {
+    let api = Api::new();
+    create(&api, &json!({})).await;
+    let project = json!({"hosts": ["b.example"]});
+    assert_eq!(ask(&api, "PUT", "/v1/projects/shop", &project).await.status, 200);
+    let told = create(&api, &json!({"name": "other"})).await;
+    assert_eq!((told.status, places(&told)), (422, vec!["task.url"]), "{told:?}");
+    let told = ask(&api, "POST", &format!("{PATH}:pause"), &Value::Null).await;
+    assert_eq!((told.status, &told.json["status"]), (200, &json!("paused")), "{told:?}");
+    let told = ask(&api, "POST", &format!("{PATH}:resume"), &Value::Null).await;
+    assert_eq!((told.status, places(&told)), (422, vec!["task.url"]), "{told:?}");
+}
+
+#[tokio::test]
+async fn what_its_project_has_no_room_for_is_not_made_and_a_backfill_takes_what_there_is() {
+    let api = Api::new();
+    create(&api, &json!({"cron": null, "zone": null, "every": "10s"})).await;
+    let project = json!({"create_rate": 0.001, "create_burst": 3});
+    assert_eq!(ask(&api, "PUT", "/v1/projects/shop", &project).await.status, 200);
+    let span = json!({"from": NOW - 100_000, "to": NOW});
+    let told = ask(&api, "POST", &format!("{PATH}:backfill"), &span).await;
+    assert_eq!(
+        (told.status, told.json["tasks"].as_array().map(Vec::len)),
+        (200, Some(3)),
+        "{told:?}"
+    );
+    let first = (NOW - 100_000).div_ceil(10_000) * 10_000;
+    assert_eq!(told.json["next_from"], first + 30_000);
+    for path in [format!("{PATH}:backfill"), format!("{PATH}:trigger")] {
+        let body = if path.ends_with("fill") { span.clone() } else { Value::Null };
+        let told = ask(&api, "POST", &path, &body).await;
+        assert_eq!((told.status, told.code()), (429, "over_create_rate"), "{path}: {told:?}");
+    }
+    let told = create(&api, &json!({"name": "other"})).await;
+    assert_eq!((told.status, told.code()), (429, "over_create_rate"), "{told:?}");
+    // One that is there is changed all the same, and is no new task.
+    let told = ask(&api, "PUT", PATH, &nightly(&json!({}))).await;
+    assert_eq!(told.status, 200, "{told:?}");
+    api.world().written = Some(Written::Refused("too_many_timers"));
+    let told = ask(&api, "PUT", PATH, &nightly(&json!({}))).await;
+    assert_eq!((told.status, told.code()), (409, "refused"), "{told:?}");
+}
+
+#[tokio::test]
 async fn a_schedule_is_deleted_once() {
     let api = Api::new();
     create(&api, &json!({})).await;
+    let stale = Request::builder().method("DELETE").uri(PATH).header("if-match", "\"1-1\"");
+    let told = api.send(stale, Body::empty()).await;
+    assert_eq!((told.status, told.code()), (409, "version_conflict"), "{told:?}");
     api.world().outcome = Some(tasks::model::CancelOutcome::Cancelled);
     let told = ask(&api, "DELETE", PATH, &Value::Null).await;
     assert_eq!((told.status, &told.json["outcome"]), (200, &json!("deleted")), "{told:?}");

@@ -16,7 +16,7 @@ use super::super::tasks::model::{Problem as ProblemBody, Submission};
 use super::super::tasks::{CREATE_MAX, Tasks, within};
 use super::super::timers::params::{Query, json, moment, object};
 use super::model::{BackfillRequest, Backfilled, Preview, Triggered};
-use super::{Answered, Kept, id_of, is_there, look, may_change, nobody, time};
+use super::{Answered, Kept, id_of, is_there, look, may_change, nobody, take_room, time};
 use crate::engine::UnixMillis;
 use crate::engine::schedule::{LISTED_MAX, Schedule, Submitted, Zone, database_version};
 use crate::engine::task::id::TaskId;
@@ -120,7 +120,9 @@ pub(in crate::api) async fn trigger(
     let mut submitted = submitted(&kept, task, (now, now))?;
     // It is asked for now: nothing spreads it.
     submitted.due = now;
-    submit(tasks, &kept, vec![submitted], now).await?.pop().ok_or_else(|| {
+    is_there(&*tasks.projects.registry()?, kept.spec.project())?;
+    take_room(tasks, kept.spec.project(), 1)?;
+    submit(tasks, vec![submitted], now).await?.pop().ok_or_else(|| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", "the task was not written")
     })
 }
@@ -174,11 +176,16 @@ pub(in crate::api) async fn backfill(
     let kept = look(tasks, id).await?.ok_or_else(nobody)?.alive()?;
     let timing = of(&kept)?.timing();
     let listed = timing.times(from, to.min(now), LISTED_MAX);
-    let next = listed.times.last().filter(|_| listed.has_more);
+    let mut times = listed.times;
+    is_there(&*tasks.projects.registry()?, kept.spec.project())?;
+    let room = take_room(tasks, kept.spec.project(), times.len())?;
+    let has_more = listed.has_more || room < times.len();
+    times.truncate(room);
+    let next = times.last().filter(|_| has_more);
     let next_from = next.and_then(|last| timing.next_after(*last)).map(|at| at.0);
-    let each = listed.times.iter().map(|at| submitted(&kept, id.occurrence(*at), (*at, now)));
+    let each = times.iter().map(|at| submitted(&kept, id.occurrence(*at), (*at, now)));
     let all = each.collect::<Result<Vec<_>, Problem>>()?;
-    Ok(Backfilled { tasks: submit(tasks, &kept, all, now).await?, next_from })
+    Ok(Backfilled { tasks: submit(tasks, all, now).await?, next_from })
 }
 
 fn submitted(
@@ -192,20 +199,12 @@ fn submitted(
         .map_err(|wrongs| Problem::wrong_fields(&wrongs))
 }
 
-/// Writes creates, all of them or none that would be over a quota.
+/// Writes creates.
 async fn submit(
     tasks: &Tasks,
-    kept: &Kept,
     all: Vec<Submitted>,
     now: UnixMillis,
 ) -> Result<Vec<Triggered>, Problem> {
-    let project = kept.spec.project();
-    let registry = tasks.projects.registry()?;
-    is_there(&registry, project)?;
-    for _ in &all {
-        let room = tasks.quotas.take(project, registry.project(project), tasks.desk.instances());
-        room.map_err(|refusal| tasks.quotas.refuse(project, refusal))?;
-    }
     let told: Vec<Triggered> = all
         .iter()
         .map(|of| Triggered { task_id: of.id.to_string(), trigger_at: of.due.0 })

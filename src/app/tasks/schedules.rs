@@ -12,7 +12,7 @@ use crate::api::timers::tasks::{page_token, place_of};
 use crate::engine::sealed::{Follows, Submission};
 use crate::engine::task::id::TaskId;
 use crate::engine::task::spec::Spec;
-use crate::engine::timers::{TaskFilter, TaskRecord};
+use crate::engine::timers::{TaskFilter, TaskRecord, TimerState};
 use crate::engine::{Offset, UnixMillis};
 
 /// Between two looks at what became of a change.
@@ -59,7 +59,11 @@ fn decided(found: Option<TaskRecord>, follows: Option<Follows>, offset: Offset) 
     };
     let version = found.timer.version;
     if version.offset_in_log() == offset {
-        return Written::Done(Box::new(found));
+        let refused = found.timer.code.filter(|_| found.timer.state == TimerState::Dead);
+        return match refused {
+            Some(code) => Written::Refused(code.as_str()),
+            None => Written::Done(Box::new(found)),
+        };
     }
     match follows {
         // It may have ended meanwhile, or be there again: then it is another one.
@@ -106,7 +110,8 @@ impl Schedules for TasksOfInstance {
 mod tests {
     use super::*;
     use crate::engine::Lane;
-    use crate::engine::timers::{LaneTimer, Timer, TimerId, TimerState, Version};
+    use crate::engine::header::Code;
+    use crate::engine::timers::{LaneTimer, Timer, TimerId, Version};
 
     #[test]
     fn a_change_is_done_once_its_own_record_is_the_version() {
@@ -127,7 +132,7 @@ mod tests {
                 id: b"schedule.shop.a".as_slice().into(),
                 key: None,
                 key_cut: false,
-                code: None,
+                code: (state == TimerState::Dead).then_some(Code::TooManyTimers),
                 task: None,
             };
             Some(TaskRecord::new(LaneTimer { lane: Lane(0), timer }, None, Vec::new()).unwrap())
@@ -136,6 +141,7 @@ mod tests {
         let of = |found, follows| match decided(found, follows, Offset(7)) {
             Written::Done(_) => "done",
             Written::Superseded(_) => "superseded",
+            Written::Refused(code) => code,
             Written::Pending => "pending",
         };
         let (live, over) = (TimerState::Delay, TimerState::Cancelled);
@@ -151,6 +157,7 @@ mod tests {
             (kept(old, over),   follows(true),  "pending"),
             (kept(old, live),   follows(true),  "superseded"),
             (kept(own, live),   None,           "done"),
+            (kept(own, TimerState::Dead), None, "too_many_timers"),
             (kept(other, live), None,           "superseded"),
             (None,              None,           "pending"),
         ];

@@ -56,7 +56,9 @@ impl LaneEngine {
         let trigger = entry.task.as_ref().map_or(entry.due, |task| task.trigger);
         let first = if before.next_at > UnixMillis(0) { before.next_at } else { trigger };
         let last = schedule.timing().last_passed(first, now).filter(|_| !schedule.is_paused());
-        if let Some(last) = last.filter(|last| *last > entry.due) {
+        // One that has waited for that is not to wait again, though others have passed meanwhile: they have their turn.
+        let has_waited = entry.due > first;
+        if let Some(last) = last.filter(|last| *last > entry.due && !has_waited) {
             // Several times have passed: what was said before the last of them counts for all of them.
             entry.due = last;
             match self.let_through(now, entry) {
