@@ -137,7 +137,6 @@ const CASES: &[Case] = &[
     (Mutation::SubmitsTwice, TASKS, &["one occurrence"], 100),
     (Mutation::LosesSchedules, TASKS, &["liveness", "never lost"], 100),
     (Mutation::ForgetsTimes, TASKS, &["no overlap"], 300),
-    (Mutation::MissesChanges, TASKS, &["paused schedules"], 200),
     (Mutation::MissesChanges, TASKS, &["changes of schedules"], 100),
 ];
 

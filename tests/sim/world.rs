@@ -81,7 +81,6 @@ pub const PROMISES: &[&str] = &[
     "one occurrence",
     "no time left out",
     "no overlap",
-    "paused schedules",
     "changes of schedules",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.

@@ -207,10 +207,8 @@ impl<'a> Case<'a> {
             if links.iter().any(|link| self.fits(link, create)) {
                 continue;
             }
-            let is_paused = links.iter().any(|link| link.is_paused());
-            let promise = if is_paused { "paused schedules" } else { "one occurrence" };
             let links: Vec<_> = links.iter().map(|link| (link.command, link.from)).collect();
-            found.push((promise, format!("{of}, {create:?}, in force {links:?}")));
+            found.push(("one occurrence", format!("{of}, {create:?}, in force {links:?}")));
         }
         // One that has ended and is made anew in that moment may have its last time again. It is one task.
         let most = self.lives().max(1);
