@@ -6,9 +6,11 @@
 //! 3. Signals are the caller's matter: a service that embeds us has its own.
 
 mod access;
+mod executors;
 mod health;
 pub mod instance;
 pub mod lanes;
+pub mod members;
 mod tasks;
 mod timers;
 mod workers;
@@ -33,9 +35,11 @@ use crate::config::{Config, MAIN_INTAKE};
 use crate::kafka::{LaneThreads, Members, member};
 use crate::telemetry::{self, Figures, TelemetryError};
 
+use executors::Executors;
 use health::Health;
 use instance::Instance;
 use lanes::Started;
+use members::MembersOfInstance;
 use tasks::TasksOfInstance;
 use timers::TimersOfInstance;
 use workers::Worker;
@@ -149,7 +153,11 @@ pub async fn run_reloading(
     let status = Arc::clone(&health) as Arc<dyn api::Status>;
     let known = Arc::new(TimersOfInstance::new(advertise.clone()));
     let timers = Arc::clone(&known) as Arc<dyn api::timers::model::Timers>;
-    let tasks = config.roles.api.then(|| TasksOfInstance::new(&known, peers).rooms(&config));
+    let tasks = config.roles.api.then(|| {
+        let members = MembersOfInstance::new(&known, &health, peers.clone());
+        let executors = Executors::new(&lanes::connection(&config));
+        TasksOfInstance::new(&known, peers, executors).rooms(Arc::new(members), &config)
+    });
     let counting = tasks
         .clone()
         .map(|tasks| tokio::spawn(api::tasks::count_pending(tasks, closed(&stopping))));
@@ -276,7 +284,8 @@ fn warn_if_short_of(files: Option<u64>) {
 }
 
 fn warn_if_open(config: &Config) {
-    if config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
+    // A worker delivers nothing.
+    if config.roles.lanes && config.allow(MAIN_INTAKE).is_ok_and(|allow| allow.is_open()) {
         tracing::warn!(
             "every topic is allowed: a producer that may write to an intake may deliver to any topic"
         );

@@ -147,7 +147,7 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
     // Nothing listens on port 1 of this machine.
     let away = ["--brokers", "127.0.0.1:1"];
     #[rustfmt::skip]
-    let cases: [(&str, Vec<&str>, i32); 31] = [
+    let cases: [(&str, Vec<&str>, i32); 38] = [
         ("help",                         vec!["--help"],                                            0),
         ("version",                      vec!["--version"],                                         0),
         ("completions",                  vec!["completions", "bash"],                               0),
@@ -174,6 +174,13 @@ fn exit_codes_tell_usage_from_configuration_and_from_a_kafka_that_is_away() {
         ("not a place",                  vec!["dead", "show", "3"],                                 2),
         ("replay of nothing",            vec!["dead", "replay"],                                    2),
         ("replay of two kinds",          vec!["dead", "replay", "0@0", "--all"],                    2),
+        ("runs, and nothing of them",    vec!["runs"],                                              2),
+        ("a run that nobody names",      vec!["run-status", "--watch"],                             2),
+        ("not the id of a run",          vec!["run-status", "shop/nightly"],                        2),
+        ("a run of nothing",             vec!["runs", "create", "--delay", "1s"],                   2),
+        ("a file of a run, and options", vec!["runs", "create", "--file", "f", "--shards", "8"],    2),
+        ("not a status of a run",        vec!["runs", "list", "--status", "running"],               2),
+        ("not a state of a shard",       vec!["runs", "shards", "i", "--state", "done"],            2),
         ("no file",                      vec!["dead", "list", "--config", "/nowhere/wc.toml"],      78),
         ("an address that is not ours",   vec!["run", "--http", "192.0.2.1:80", "--http-unauthenticated"], 78),
         ("an address that others reach", vec!["run", "--http", "0.0.0.0:0"],                        78),
@@ -237,7 +244,7 @@ fn completions_know_the_commands_in_every_shell() {
         let output = run(&["completions", shell]);
         assert_eq!(output.status.code(), Some(0), "{shell}");
         let script = text(&output.stdout);
-        for word in ["reschedule", "key-base64", "doctor"] {
+        for word in ["reschedule", "key-base64", "doctor", "run-status"] {
             assert!(script.contains(word), "{shell} does not know {word}");
         }
     }
@@ -377,7 +384,7 @@ fn the_times_of_a_schedule_are_shown_without_asking_anybody() {
             "error: --cron is \"61 * * * *\"; want minutes from 0 to 59, with *, lists (1,3), ranges (1-5) and steps (*/2, 1-5/2), not \"61\"; \
              --zone is \"Europe/Berln\"; want the name of an IANA zone, as Europe/Berlin or UTC; did you mean Europe/Berlin?\n"),
         (vec!["--every", "3651d"], 2,
-            "error: --every is \"3651d\"; want a length of time (\"1m30s\"; a number is seconds), from 1s to 3650d\n"),
+            "error: --every is \"3651d\"; want a length of time (\"1m30s\"), from 1s to 3650d\n"),
         (vec!["--cron", "*/15 2 * 3 SUNL", "--zone", "Europe/Berlin"], 1,
             "error: --cron has no time within 100 years on the clock of Europe/Berlin\n"),
     ];
@@ -442,6 +449,54 @@ fn files_of_schedules_are_looked_at_before_anything_connects() {
 }
 
 #[test]
+fn a_run_is_looked_at_before_anything_connects() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let task = r#"{"type": "kafka", "topic": "t"}"#;
+    let run = format!(r#"{{"project": "shop", "group": "g", "shards": 10001, "task": {task}}}"#);
+    std::fs::write(path("run.json"), run).expect("written");
+    std::fs::write(path("none.json"), "{\n\"project\": shop}").expect("written");
+    let refused = |arguments: &[&str]| {
+        let output = nobody_connects(|address| {
+            let mut command = waterclock(&["runs", "create"]);
+            command.args(arguments).args(["--delay", "1s", "--brokers", address]);
+            command.output().expect("the binary runs")
+        });
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(text(&output.stdout), "", "{arguments:?}");
+        text(&output.stderr)
+    };
+    // All that is wrong, at once.
+    let told = refused(&["--file", &path("run.json")]);
+    assert!(told.starts_with("error: ") && told.lines().count() == 1, "{told}");
+    for word in ["run.json: ", "shards is 10001", "task.feedback is missing"] {
+        assert!(told.contains(word), "{word}: {told}");
+    }
+    let told = refused(&["--file", &path("none.json")]);
+    assert!(told.contains("none.json:2: it is no JSON: "), "{told}");
+    assert!(refused(&["--file", &path("nowhere.json")]).contains("could not read it"));
+    let of = ["--project", "shop", "--group", "g", "--shards", "8"];
+    let told = refused(&[&of[..], &["--url", "ftp://a.example/"]].concat());
+    assert!(told.contains("--url is "), "{told}");
+    let told = refused(&[&of[..], &["--topic", "t"]].concat());
+    assert!(told.contains("--feedback-deadline"), "{told}");
+}
+
+#[test]
+fn the_commands_of_runs_show_examples() {
+    for command in [&["runs", "create"][..], &["run-status"]] {
+        let output = run(&[command, &["--help"]].concat());
+        let help = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{command:?}");
+        assert!(help.contains("Examples:\n  waterclock "), "{help}");
+    }
+    let help = text(&run(&["runs", "--help"]).stdout);
+    for command in ["create", "list", "get", "shards", "cancel", "retry"] {
+        assert!(help.contains(&format!("\n  {command} ")), "{command}: {help}");
+    }
+}
+
+#[test]
 fn an_id_that_no_timer_can_have_is_refused_before_anything_connects() {
     let long = "i".repeat(256);
     for id in ["", "a\tb", "..", "orders/../17", &long] {
@@ -495,12 +550,16 @@ fn the_readme_and_the_plan_agree_on_topics_and_appends() {
     assert!(readme.contains(&format!("any delay up to 7 days takes at most {most}")), "{most}");
 }
 
-/// The allocator that gives memory back serves Rust and C alike: it answers to its own variable, without a prefix.
+/// The allocator that gives memory back serves Rust and C alike: it answers to its own variable, without a prefix. It is set as
+/// `.cargo/config.toml` says. Cargo may have built it before that was changed: `cargo clean -p tikv-jemalloc-sys` helps.
 #[test]
 fn the_program_has_the_allocator_that_gives_memory_back() {
     let output = waterclock(&["--version"]).env("MALLOC_CONF", "stats_print:true").output();
     let told = text(&output.expect("it runs").stderr);
     assert!(told.contains("Begin jemalloc statistics"), "{told}");
+    for setting in ["narenas: 4", "dirty_decay_ms: 1000 (arenas.dirty_decay_ms: 1000)"] {
+        assert!(told.lines().any(|line| line == format!("  opt.{setting}")), "{setting}: {told}");
+    }
 }
 
 /// As in a file: see `src/config/check.rs`.

@@ -330,6 +330,8 @@ fn the_tables_of_headers_are_what_the_program_knows() {
         header::RESULT,
         header::TICKET,
         header::CURSOR,
+        header::SHARD,
+        header::NOMINAL,
     ];
     assert_eq!(documented, known);
     for name in &documented {

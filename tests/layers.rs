@@ -145,10 +145,10 @@ const STRANGERS: [(&str, &[&str]); 6] = [
 const ROOMS: [&str; 8] =
     ["client", "meta", "topics", "cluster", "logs", "member", "doctor", "bench"];
 /// The modules of the engine, from the bottom to the top: each knows those below it. Two on one floor know each other: records
-/// wait in `targets` for what `verdict` is to say of them, and a schedule is a specification that has another one in it.
+/// wait in `targets` for what `verdict` is to say of them, and a schedule or a run is a specification that has another one in it.
 #[rustfmt::skip]
 const ENGINE: [&str; 21] = [
-    "ids", "time", "record", "murmur2", "header", "state", "allow", "task schedule", "timers", "ladder", "setup", "messages", "window", "work", "sealed",
+    "ids", "time", "record", "murmur2", "header", "state", "allow", "task schedule run", "timers", "ladder", "setup", "messages", "window", "work", "sealed",
     "hold", "hop_buffer", "wheel", "member", "targets verdict", "lanes",
 ];
 /// The same for the modules of `lanes`: parts, below the engine that they are of, and above it the files that join them.

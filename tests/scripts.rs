@@ -190,7 +190,7 @@ fn what_the_programs_of_the_documents_lack_is_named_with_its_package() {
     };
     let tree = Tree::new().without("bash");
     let Ended { code, said } = tree.run("scripts/needs clients");
-    let all = ["java", "python", "kcat", "kcat", "curl", "script", "go"];
+    let all = ["java", "python", "kcat", "kcat", "curl", "go"];
     assert_eq!((code, names(&said)), (Some(0), all.map(str::to_owned).to_vec()), "{said}");
     for line in said.lines() {
         assert!(names_packages(line, line), "{line}");
@@ -205,7 +205,6 @@ fn what_the_programs_of_the_documents_lack_is_named_with_its_package() {
     for tool in ["python3", "kcat", "jq", "curl"] {
         tree.stub(tool, "exit 0");
     }
-    tree.stub("script", "echo script from util-linux 2.38.1");
     let Ended { said, .. } = tree.run("scripts/needs clients");
     assert_eq!(names(&said), ["java", "go"], "{said}");
     assert!(said.contains("version 11") && said.contains("1.21 or later"), "{said}");
@@ -216,12 +215,8 @@ fn what_the_programs_of_the_documents_lack_is_named_with_its_package() {
 
     // One that is there may not be enough.
     let jre = java("17.0.1").replace("jdk.compiler", "java.base");
-    #[rustfmt::skip]
-    let cases = [
-        ("java",    &*jre,                       "java",   "is a JRE"),
-        ("python3", "exit 1",                    "python", "without venv"),
-        ("script",  "echo 'usage: script [-t]'", "script", "util-linux"),
-    ];
+    let cases =
+        [("java", &*jre, "java", "is a JRE"), ("python3", "exit 1", "python", "without venv")];
     for (tool, text, language, why) in cases {
         let before = tree.read(&format!("bin/{tool}"));
         tree.stub(tool, text);
@@ -336,7 +331,6 @@ fn what_is_left_out_anywhere_is_named_and_counted_at_the_end_of_the_tests() {
         "the_python_program_of",
         "the_go_program_of",
         "readme::the_quick_start_and_what_is_done_with_timers_do_what_they_say",
-        "commands::top_draws_on_a_terminal_until_a_key_ends_it",
         "the rows of the fault suite that need root",
         "the index on a full disk",
     ];

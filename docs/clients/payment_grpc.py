@@ -74,4 +74,6 @@ def main(address, host, payment):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 4:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

@@ -16,7 +16,7 @@ import time
 import uuid
 
 import grpc
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from google.protobuf.duration_pb2 import Duration
 from tasks_grpc import METADATA, patient
 from waterclock.v1 import tasks_pb2 as wc
@@ -110,6 +110,12 @@ def take(turn, value):
     return turn.report(wc.REPORTED_OUTCOME_FINISHED)
 
 
+def no_kafka(error):
+    """What librdkafka says of Kafka. Of each try to connect it would say more than anybody reads."""
+    if error.code() == KafkaError._ALL_BROKERS_DOWN:
+        print("no broker answers; trying again:", error.str(), file=sys.stderr)
+
+
 def execute(tasks, topic):
     """Works on what is handed over."""
     consumer = Consumer({
@@ -120,6 +126,9 @@ def execute(tasks, topic):
         "enable.auto.commit": False,
         # So long after an executor has died another one reads its partitions.
         "session.timeout.ms": 10000,
+        "error_cb": no_kafka,
+        "log_level": 2,
+        "reconnect.backoff.ms": 1000,
     })
     consumer.subscribe([topic])
     while True:
@@ -175,4 +184,6 @@ def main(address, topic, rows=None):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) not in (3, 4):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

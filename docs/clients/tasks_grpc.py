@@ -2,6 +2,7 @@
 
     pip install grpcio grpcio-tools
     python3 -m grpc_tools.protoc -I proto --python_out=. --grpc_python_out=. proto/waterclock/v1/tasks.proto
+    export PYTHONPATH=.
     python3 tasks_grpc.py 127.0.0.1:8080 https://shop.example/expire
 
 The token of the API, if there is one, stands in WATERCLOCK_API__TOKEN.
@@ -68,4 +69,6 @@ def main(address, url):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        sys.exit(__doc__)
     main(*sys.argv[1:])

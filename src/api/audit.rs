@@ -97,7 +97,7 @@ fn asked(method: &Method, path: &str) -> Option<(&'static str, String)> {
         "resume" if is_setting => "resume",
         "trigger" if of.starts_with("schedules/") => "trigger",
         "backfill" if of.starts_with("schedules/") => "backfill",
-        "retry" if of.starts_with("tasks/") => "retry",
+        "retry" if of.starts_with("tasks/") || of.starts_with("runs/") => "retry",
         "bulkCancel" if key == "timers" => "bulk_cancel",
         _ => return None,
     };
@@ -211,6 +211,7 @@ pub(super) mod tests {
                 ("admin",  "PUT",    shop,                          json!({"x": 1}), json!(["admin", "put", "projects/shop", null, null, "wrong_fields"])),
                 ("chief",  "DELETE", billing,                       none.clone(),    json!(["chief", "delete", "projects/shop/services/billing", 2, 5, "done"])),
                 ("writer", "POST",   "/v1/tasks/t1:retry",          none.clone(),    json!(["writer", "retry", "tasks/t1", null, null, "unknown_task"])),
+                ("writer", "POST",   "/v1/runs/t1:retry",           none.clone(),    json!(["writer", "retry", "runs/t1", null, null, "unknown_run"])),
                 ("admin",  "POST",   "/v1/tasks/t1/result",         said("finished"), json!(["admin", "report_finished", "tasks/t1", null, null, "done"])),
                 ("admin",  "POST",   "/v1/tasks/t1/result",         said("gone"),    json!(["admin", "report_gone", "tasks/t1", null, null, "done"])),
                 ("writer", "POST",   "/v1/tasks/t1/result",         said("failed"),  json!(["writer", "report_failed", "tasks/t1", null, null, "role_denied"])),

@@ -135,6 +135,20 @@ impl Caller {
         Err(Problem::new(StatusCode::FORBIDDEN, "role_denied", detail))
     }
 
+    /// Refuses what is of no project, unless the role allows it and he covers all projects. `what` it is about begins a sentence.
+    pub(super) fn may_with_all_projects(&self, role: Role, what: &str) -> Result<(), Problem> {
+        self.may(role)?;
+        if self.projects.is_none() {
+            return Ok(());
+        }
+        telemetry::api_refused("project");
+        let name = &self.name;
+        let detail = format!(
+            "{what} is of no project: it needs a token of all projects, and {name} covers some"
+        );
+        Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail))
+    }
+
     /// Refuses a project that he named and the token does not cover, as one that is not there.
     pub(super) fn may_name(&self, project: &str) -> Result<(), Problem> {
         if self.sees(project) {

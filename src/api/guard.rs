@@ -57,6 +57,8 @@ pub(super) struct Rules {
     pub(super) form: Form,
     /// Whether a POST to this path has no fields: its body is missing, and so has no type, or is an empty object.
     pub(super) is_bodyless: fn(&str) -> bool,
+    /// Whether this path is known not to take this method. A request without a body is told that, and not what a body is.
+    pub(super) is_nothing: fn(&Method, &str) -> bool,
     /// Who asks, if he may.
     pub(super) caller: fn(&Access, &Request) -> Result<Caller, Problem>,
 }
@@ -105,7 +107,9 @@ async fn let_in(guard: &Guard, request: Request) -> Result<(Request, (Kind, Perm
     let kind = (guard.rules.kind)(request.method(), request.uri().path());
     let takes_body = matches!(*request.method(), Method::POST | Method::PATCH | Method::PUT);
     let has_no_fields = takes_body && (guard.rules.is_bodyless)(request.uri().path());
-    let may_be_bare = has_no_fields && is_bare(request.headers());
+    let wants_none =
+        has_no_fields || (guard.rules.is_nothing)(request.method(), request.uri().path());
+    let may_be_bare = wants_none && is_bare(request.headers());
     if guard.rules.form == Form::Grpc && !grpc::is_grpc(request.headers()) {
         telemetry::api_refused("media_type");
         let detail = "this is asked over gRPC: POST, with application/grpc as Content-Type";

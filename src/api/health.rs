@@ -7,10 +7,10 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// An answer to a question for health.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
     /// Whether the answer is yes.
     pub ok: bool,
@@ -28,13 +28,15 @@ pub trait Status: Send + Sync + 'static {
     fn metrics(&self) -> String;
 }
 
+/// Where it says whether it is ready.
+pub(super) const READY: &str = "/health/ready";
 /// The content type of Prometheus's text format.
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 pub(super) fn router(status: Arc<dyn Status>) -> Router {
     Router::new()
         .route("/health/live", get(live))
-        .route("/health/ready", get(ready))
+        .route(READY, get(ready))
         .route("/metrics", get(metrics))
         .fallback(|| async { (StatusCode::NOT_FOUND, "no such page\n") })
         .with_state(status)

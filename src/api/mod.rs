@@ -2,7 +2,8 @@
 //!
 //! For the binary: a service that runs an instance needs only `run` and `Config` of the crate.
 //!
-//! It knows the process only through [`Status`], [`timers::model::Timers`], [`tasks::Desk`] and [`projects::Projects`].
+//! It knows the process only through [`Status`], [`timers::model::Timers`], [`tasks::Desk`],
+//! [`projects::Projects`], [`schedules::Schedules`] and [`members::Members`].
 //!
 //! # Invariants
 //! 1. A client may send slowly, send much, read its responses slowly, or open many connections. It costs a bounded
@@ -14,14 +15,17 @@
 mod answer;
 mod audit;
 pub mod auth;
+mod etag;
 mod gate;
 mod grpc;
 mod guard;
 mod health;
 mod hosts;
+pub mod members;
 mod openapi;
 mod problem;
 pub mod projects;
+pub mod runs;
 pub mod schedules;
 mod serve;
 mod stream;

@@ -12,10 +12,11 @@ use utoipa::OpenApi as _;
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityScheme};
 use utoipa::openapi::{Content, OpenApi, RefOr};
 
-use super::problem;
 use super::projects::{self, services, stats, targets};
+use super::runs::{self, shards};
 use super::schedules::{self, of_one, times};
 use super::tasks::{create, report, single};
+use super::{members, problem};
 
 /// Where the document is.
 const PATH: &str = "/openapi.json";
@@ -36,7 +37,9 @@ const TOKEN: &str = "token";
         (name = "tasks", description = "Timers that call a URL, or write a record, when they are due."),
         (name = "targets", description = "Topics that records go to, and their pauses."),
         (name = "schedules", description = "What submits tasks again and again, by a pattern or a period."),
+        (name = "runs", description = "So many shards of one task, which count as one."),
         (name = "projects", description = "Limits, pauses, and the services that tasks call."),
+        (name = "members", description = "The instances that run."),
     ),
     paths(
         create::http, create::kafka, create::grpc, create::batch,
@@ -48,7 +51,9 @@ const TOKEN: &str = "token";
         schedules::list_schedules, of_one::create_schedule, of_one::get_schedule, of_one::put_schedule,
         of_one::delete_schedule, of_one::pause_schedule, of_one::resume_schedule,
         times::preview_schedule, times::trigger_schedule, times::backfill_schedule,
+        runs::create_run, runs::list_runs, runs::get_run, runs::cancel_run, runs::retry_run, shards::list_shards,
         targets::list, targets::show_target, targets::put_target, targets::pause_target, targets::resume_target,
+        members::list_members,
     ),
     // A caller on this machine needs no token while none is configured.
     security((), ("token" = [])),

@@ -149,7 +149,7 @@ fn title(code: &str) -> &'static str {
 
 /// By code. A change that the header contract refuses has the default of `title`.
 #[rustfmt::skip]
-const TITLES: [(&str, &str); 86] = [
+const TITLES: [(&str, &str); 88] = [
     ("answer_lost",       "the outcome of this command is no longer known"),
     ("attempt_open",      "the call that handed this turn over is open"),
     ("bad_base64",        "not base64"),
@@ -202,7 +202,7 @@ const TITLES: [(&str, &str); 86] = [
     ("not_json",          "the body is not JSON"),
     ("not_json_type",     "the Content-Type is not application/json"),
     ("not_pending",       "the timer is not pending"),
-    ("not_retryable",     "the task cannot be retried"),
+    ("not_retryable",     "the task or run cannot be retried"),
     ("not_tracked",       "timers are not tracked here"),
     ("not_utf8",          "not UTF-8"),
     ("over_create_rate",  "the project creates too many tasks"),
@@ -219,6 +219,7 @@ const TITLES: [(&str, &str); 86] = [
     ("schedule_exists",   "another schedule has this name"),
     ("stale",             "this turn of the task is over"),
     ("superseded",        "another version replaced this one"),
+    ("tls_only",          "this address takes TLS only"),
     ("too_busy",          "too many requests at once"),
     ("too_large",         "the body is too large, or ended too soon"),
     ("too_slow",          "the body did not arrive in time"),
@@ -227,6 +228,7 @@ const TITLES: [(&str, &str); 86] = [
     ("unknown_member",    "unknown member in the body"),
     ("unknown_parameter", "unknown query parameter"),
     ("unknown_project",   "no such project"),
+    ("unknown_run",       "no such run"),
     ("unknown_schedule",  "no such schedule"),
     ("unknown_service",   "no such service"),
     ("unknown_task",      "no such task"),

@@ -27,7 +27,7 @@ use super::timers::no_such_method;
 use super::timers::params::Query;
 use crate::engine::Millis;
 use crate::engine::task::Wrong;
-use crate::engine::task::registry::{Change, Project, Registry, Service, is_name};
+use crate::engine::task::registry::{Change, NAME_WANTED, Project, Registry, Service, is_name};
 
 mod changes;
 pub mod model;
@@ -147,7 +147,7 @@ impl<'a> Named<'a> {
     ) -> Result<Self, Problem> {
         for (field, name) in [("project", Some(project)), ("service", service)] {
             if name.is_some_and(|name| !is_name(name)) {
-                let detail = "want 1 to 64 of a-z 0-9 . _ -, not . or ..";
+                let detail = format!("want {NAME_WANTED}");
                 return Err(Problem::bad("bad_name", format!("{at}{field}"), detail));
             }
         }

@@ -33,7 +33,7 @@ use super::stream::Stream;
 use super::tasks::{self, Tasks};
 use super::timers::{self, Peers, model::Timers};
 use super::tls::{Tls, Wire};
-use super::{openapi, projects, schedules};
+use super::{members, openapi, projects, runs, schedules};
 
 /// Bounds of time and number; a test has others, so as not to take so long.
 #[derive(Clone, Copy)]
@@ -110,7 +110,7 @@ impl Front {
 pub struct Rooms {
     /// `/v1/timers`.
     pub timers: Arc<dyn Timers>,
-    /// `/v1/tasks` and `/v1/projects`; `None`: there are no such paths.
+    /// `/v1/tasks`, `/v1/projects` and what else needs the API's role; `None`: there are no such paths.
     pub tasks: Option<Tasks>,
 }
 
@@ -122,6 +122,8 @@ impl Rooms {
                 .merge(tasks::router(of.clone(), front))
                 .merge(projects::router(of.clone(), front))
                 .merge(schedules::router(of.clone(), front))
+                .merge(runs::router(of.clone(), front))
+                .merge(members::router(of.clone(), front))
                 .merge(grpc::router(of, front)),
             None => app,
         }
@@ -140,7 +142,7 @@ pub async fn serve(
     let limits = Limits::new(front.gate.connections);
     let app = router(Arc::clone(&status)).layer(DefaultBodyLimit::max(BODY_BYTES_MAX));
     let (health, reporter) = grpc::health();
-    let app = app.merge(grpc::open_router(front.hosts.clone(), health));
+    let app = app.merge(grpc::open_router(front.hosts.clone(), health, rooms.tasks.is_some()));
     tokio::select! {
         () = serve_within(limits, (listener, tls), app.merge(rooms.router(&front)), stop) => {}
         () = grpc::follow(status, reporter) => {}

@@ -198,6 +198,9 @@ pub fn start(
         tasks: true,
         worker: has_worker,
         api: config.roles.api,
+        program: Some(env!("CARGO_PKG_VERSION").to_owned()),
+        since: Some(kafka::wall_clock()),
+        load: None,
     };
     tracing::info!(
         instance = instance.name,

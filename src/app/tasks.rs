@@ -10,14 +10,16 @@ use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
 
+use super::executors::Executors;
 use super::timers::{TimersOfInstance, error};
+use crate::api::members::Members;
 use crate::api::projects::{Projects, PutError};
 use crate::api::schedules::Schedules;
 use crate::api::tasks::model::{
     Attempt, CancelAnswer, CancelOutcome, FeedbackInfo, PausedBy, Payload, PollInfo, RetryInfo,
     Submission, TaskFilter, TaskPage, TaskStatus, TaskView, WaitsFor,
 };
-use crate::api::tasks::{Desk, Failure, Tasks};
+use crate::api::tasks::{Desk, Failure, Page, Tasks};
 use crate::api::timers::Peers;
 use crate::api::timers::model::{Soon, Timers as _, TimersError};
 use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
@@ -28,7 +30,7 @@ use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Change, Registry};
 use crate::engine::task::result::TaskResult;
 use crate::engine::task::retry::Retry;
-use crate::engine::task::spec::{Address, Grpc, Kind, Spec};
+use crate::engine::task::spec::{Address, Grpc, Kind, RUN, Spec};
 use crate::engine::timers::{
     self, TaskCancel, TaskCounts, TaskRecord, TaskReport, TimerState, Version, group_of,
 };
@@ -47,16 +49,17 @@ const TASKS: &str = "/v1/tasks/";
 pub(super) struct TasksOfInstance {
     timers: Arc<TimersOfInstance>,
     owners: TaskOwners,
+    executors: Executors,
 }
 
 impl TasksOfInstance {
-    pub(super) fn new(timers: &Arc<TimersOfInstance>, peers: Peers) -> Self {
+    pub(super) fn new(timers: &Arc<TimersOfInstance>, peers: Peers, executors: Executors) -> Self {
         let owners = TaskOwners::new(Arc::clone(timers) as _, peers);
-        Self { timers: Arc::clone(timers), owners }
+        Self { timers: Arc::clone(timers), owners, executors }
     }
 
     /// What the rooms of tasks and projects need.
-    pub(super) fn rooms(self, config: &Config) -> Tasks {
+    pub(super) fn rooms(self, members: Arc<dyn Members>, config: &Config) -> Tasks {
         let this = Arc::new(self);
         let callbacks = &config.callbacks;
         // The configuration was checked when it was loaded.
@@ -65,6 +68,7 @@ impl TasksOfInstance {
             desk: Arc::clone(&this) as Arc<dyn Desk>,
             schedules: Arc::clone(&this) as Arc<dyn Schedules>,
             projects: this,
+            members,
             // A name is looked at again before each call, by the addresses that it has then.
             screen: Arc::new(move |url| match &guard {
                 Some(guard) => guard.url(url).map_err(|denied| denied.to_string()),
@@ -90,10 +94,15 @@ impl TasksOfInstance {
         Desk::now(self).ok_or_else(|| failure(error(service::Error::Timeless)))
     }
 
-    async fn task(&self, id: &TaskId) -> Result<Option<TaskView>, Failure> {
+    /// All that is kept of an id.
+    async fn find(&self, id: &TaskId) -> Result<Option<TaskRecord>, Failure> {
         let lane = id.lane_of(self.service()?.lanes());
+        self.owners.find(lane.0, id).await.map_err(failure)
+    }
+
+    async fn task(&self, id: &TaskId) -> Result<Option<TaskView>, Failure> {
         let now = self.time()?;
-        let found = self.owners.find(lane.0, id).await.map_err(failure)?;
+        let found = self.find(id).await?;
         let registry = self.feed()?.get();
         Ok(found.map(|task| view(&task, now, &registry)))
     }
@@ -107,20 +116,23 @@ impl TasksOfInstance {
             due_before: filter.due_before,
             now: self.time()?,
         };
-        let after = match &filter.page {
-            Some(token) => Some(
-                place_of(token, &wanted)
-                    .map_err(|bad| Failure::BadPage(bad.of_page().to_owned()))?,
-            ),
-            None => None,
-        };
-        let (tasks, next) =
-            self.owners.page(&wanted, after, filter.limit).await.map_err(failure)?;
+        let (tasks, next) = self.pages(&wanted, filter.page.as_deref(), filter.limit).await?;
         let registry = self.feed()?.get();
-        Ok(TaskPage {
-            tasks: tasks.iter().map(|task| view(task, wanted.now, &registry)).collect(),
-            next: next.map(|cursor| page_token(cursor, &wanted)),
-        })
+        let tasks = tasks.iter().map(|task| view(task, wanted.now, &registry)).collect();
+        Ok(TaskPage { tasks, next })
+    }
+
+    /// What is kept of those that are meant, behind the page with this token.
+    async fn pages(
+        &self,
+        filter: &timers::TaskFilter,
+        page: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, Failure> {
+        let place = page.map(|token| place_of(token, filter)).transpose();
+        let place = place.map_err(|bad| Failure::BadPage(bad.of_page().to_owned()))?;
+        let (found, next) = self.owners.page(filter, place, limit).await.map_err(failure)?;
+        Ok((found, next.map(|cursor| page_token(cursor, filter))))
     }
 
     async fn write(&self, tasks: Vec<Submission>) -> Vec<Result<(), Failure>> {
@@ -228,6 +240,19 @@ impl Desk for TasksOfInstance {
         Box::pin(async move { self.owners.counts(projects).await.map_err(failure) })
     }
 
+    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>> {
+        Box::pin(self.find(id))
+    }
+
+    fn records<'a>(
+        &'a self,
+        filter: &'a timers::TaskFilter,
+        page: Option<&'a str>,
+        limit: usize,
+    ) -> Soon<'a, Result<Page, Failure>> {
+        Box::pin(self.pages(filter, page, limit))
+    }
+
     fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>> {
         Box::pin(self.sent_by(id))
     }
@@ -248,6 +273,10 @@ impl Desk for TasksOfInstance {
     ) -> Soon<'a, Result<TaskReport, Failure>> {
         Box::pin(self.hear(id, ticket, result))
     }
+
+    fn readers<'a>(&'a self, topic: &'a str) -> Soon<'a, Option<u32>> {
+        Box::pin(self.executors.of(topic))
+    }
 }
 
 impl Projects for TasksOfInstance {
@@ -259,8 +288,9 @@ impl Projects for TasksOfInstance {
         Box::pin(async move {
             let away = |detail: String| PutError::Unavailable(detail);
             let members = self.timers.members();
-            let members =
-                members.ok_or_else(|| away("this instance has not started yet".into()))?;
+            let members = members.ok_or_else(|| {
+                away("this instance is not ready: it is starting, or it has lost Kafka".into())
+            })?;
             let registrar = members.registrar().clone();
             let putting = spawn_blocking(move || registrar.put(change, revision)).await;
             match putting {
@@ -311,7 +341,7 @@ fn not_cancelled(why: service::Error) -> Failure {
     }
 }
 
-fn failure(error: TimersError) -> Failure {
+pub(super) fn failure(error: TimersError) -> Failure {
     match error {
         TimersError::Moving(detail) | TimersError::NotFound(detail) => Failure::Moving(detail),
         TimersError::Unknown(detail) => Failure::Unknown(detail),
@@ -377,7 +407,7 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
         Some(Kind::Http(http)) => (Some(http), None, None),
         Some(Kind::Kafka(kafka)) => (None, Some(kafka), None),
         Some(Kind::Grpc(grpc)) => (None, None, Some(grpc)),
-        Some(Kind::Schedule(_)) => (None, None, None),
+        Some(Kind::Schedule(_) | Kind::Run(_)) => (None, None, None),
         None => (None, None, None),
     };
     let (host, tls) = grpc.and_then(Grpc::host).unzip();
@@ -391,6 +421,8 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
     let paused: Vec<PausedBy> =
         paused.into_iter().filter_map(|(by, is_paused)| is_paused.then_some(by)).collect();
     let waits_for = match status {
+        // It is under no limit: its shards are.
+        _ if timer.type_of_task() == RUN => None,
         timers::TaskStatus::Ready if progress.held.is_some() => Some(WaitsFor::Worker),
         timers::TaskStatus::Ready if !paused.is_empty() => Some(WaitsFor::Paused),
         timers::TaskStatus::Ready if progress.breaker => Some(WaitsFor::Breaker),
@@ -455,6 +487,8 @@ fn view(task: &TaskRecord, now: UnixMillis, registry: &Registry) -> TaskView {
             .filter(|_| status == timers::TaskStatus::Cancelled)
             .and_then(outcome_of),
         trigger_at: timer.due.0,
+        nominal_at: task.id.nominal().map(|at| at.0),
+        expires_at: spec.as_ref().and_then(Spec::expires).map(|at| at.0),
         group: named(spec.as_ref().map(Spec::group), group.map(|(_, group)| group)),
         request_id: spec.as_ref().and_then(Spec::request_id).map(str::to_owned),
         created_at: timer.version.first_appended.0,
@@ -600,6 +634,20 @@ mod tests {
         for state in [TimerState::Delay, TimerState::Cancelled, TimerState::Expired] {
             assert_eq!(told(state), (true, None), "{state:?}");
         }
+    }
+
+    #[test]
+    fn a_task_of_a_schedule_is_shown_with_its_nominal_time() {
+        let of = |id: &TaskId| {
+            let task = record(TimerState::Delay, Progress::default());
+            let task = TaskRecord { id: id.clone(), ..task };
+            view(&task, UnixMillis(300), &Registry::default()).nominal_at
+        };
+        let schedule = TaskId::schedule("shop", "nightly").unwrap();
+        let at = UnixMillis(1_801_353_600_000);
+        assert_eq!(of(&schedule.occurrence(at)), Some(at.0));
+        assert_eq!(of(&schedule.triggered([7; 8])), None);
+        assert_eq!(of(&TaskId::parse("9f2c").unwrap()), None);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::engine::task::result::TaskResult;
 use crate::engine::timers::{TaskCounts, TimerId};
 use crate::engine::{Lane, UnixMillis};
 use crate::kafka::meta::Secret;
-use crate::kafka::{LaneThreads, Members, SubmitError};
+use crate::kafka::{LaneThreads, Member, Members, SubmitError};
 use crate::timers::Service;
 use crate::timers::index::{Listing, TaskListing};
 use crate::timers::service::{self, LaneState, Ticket};
@@ -63,6 +63,17 @@ impl TimersOfInstance {
         self.running.get().map(|running| &running.members)
     }
 
+    /// The name of this instance, and what the members have announced.
+    pub(super) fn listed(&self) -> Result<(&str, Vec<Member>), TimersError> {
+        let running = self.running.get().ok_or_else(starting)?;
+        // Before, some of them are not known.
+        if !running.members.registry().is_known() {
+            let detail = "this instance has not read <ns>.meta yet".to_owned();
+            return Err(TimersError::Moving(detail));
+        }
+        Ok((&running.instance, running.members.listed()))
+    }
+
     pub(super) fn service(&self) -> Result<&Arc<Service>, TimersError> {
         let running = self.running.get();
         running.map(|running| &running.service).ok_or_else(starting)
@@ -70,7 +81,9 @@ impl TimersOfInstance {
 }
 
 fn starting() -> TimersError {
-    TimersError::Moving("this instance has not started yet".to_owned())
+    TimersError::Moving(
+        "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
+    )
 }
 
 impl Timers for TimersOfInstance {
@@ -209,6 +222,17 @@ impl Timers for TimersOfInstance {
         Box::pin(async move {
             let ticket = ticket_of(lane, ticket)?;
             self.service()?.task_cancel(&ticket, wait).await.map_err(error)
+        })
+    }
+
+    fn schedule_taken<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+    ) -> Soon<'a, Result<bool, TimersError>> {
+        Box::pin(async move {
+            let ticket = ticket_of(lane, ticket)?;
+            self.service()?.schedule_taken(&ticket).await.map_err(error)
         })
     }
 

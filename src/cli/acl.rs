@@ -22,7 +22,7 @@ enum What {
         /// What the principal does: may be given several times, or as a list with commas [default: the roles of the configuration]
         #[arg(long = "role", value_name = "ROLE", value_delimiter = ',', value_enum)]
         roles: Vec<Role>,
-        /// Who gets the rights [default: User: and sasl.username, else User:waterclock]
+        /// Who gets the rights: User:NAME; a NAME alone is that of a user [default: User: and sasl.username, else User:waterclock]
         #[arg(long, value_name = "NAME")]
         principal: Option<String>,
     },
@@ -61,8 +61,11 @@ impl Acl {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let What::Print { roles, principal } = self.what;
         let config = global.load(Overrides::default())?;
-        let user = global.connection(&config).user().map(|name| format!("User:{name}"));
-        let principal = principal.or(user).unwrap_or_else(|| "User:waterclock".to_owned());
+        let connection = global.connection(&config);
+        let principal = match principal {
+            Some(principal) => typed(&principal),
+            None => user(connection.user().unwrap_or("waterclock")),
+        };
         let roles: Vec<AclRole> = match roles.is_empty() {
             true => of_instances(config.roles),
             false => roles.into_iter().map(Role::of_acls).collect(),
@@ -82,6 +85,15 @@ impl Acl {
             .to_string(),
         )
     }
+}
+
+fn user(name: &str) -> String {
+    format!("User:{name}")
+}
+
+/// A principal with its type, which Kafka wants.
+fn typed(principal: &str) -> String {
+    if principal.contains(':') { principal.to_owned() } else { user(principal) }
 }
 
 /// What instances with these roles do.
@@ -124,6 +136,18 @@ mod tests {
             }
         }
         crate::documented::compare("security.md", "rights", &table);
+    }
+
+    #[test]
+    fn a_name_without_a_type_is_that_of_a_user() {
+        for (given, want) in [
+            ("waterclock", "User:waterclock"),
+            ("CN=wc,OU=shop", "User:CN=wc,OU=shop"),
+            ("User:wc", "User:wc"),
+            ("Group:ops", "Group:ops"),
+        ] {
+            assert_eq!(typed(given), want);
+        }
     }
 
     #[test]

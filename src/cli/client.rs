@@ -92,6 +92,10 @@ const TOKEN_BY: &str =
 /// How a command says whom it trusts.
 const TRUST_BY: &str = " (name the authority of its certificate with --api-ca, WATERCLOCK_API__CA, or api.ca of the configuration)";
 
+/// How a command says which certificate it shows.
+const SHOW_BY: &str = " (it takes no client without a certificate that it trusts: show one with --api-client-certificate and --api-client-key, \
+     WATERCLOCK_API__CLIENT_CERTIFICATE and _KEY, or api.client-certificate and api.client-key of the configuration)";
+
 /// Why there is no answer, or what was answered instead.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ClientError {
@@ -146,17 +150,48 @@ impl From<ClientError> for Failure {
 
 /// What is to be done where nobody answers.
 fn after_silence(may_be_done: bool, why: &http::Error) -> &'static str {
-    match may_be_done {
-        true => MAY_BE_DONE,
-        false if is_untrusted(why) => TRUST_BY,
-        false => START_ONE,
+    match untrusted(why) {
+        _ if may_be_done => MAY_BE_DONE,
+        Some(Untrusted::Theirs) => TRUST_BY,
+        Some(Untrusted::Ours) => SHOW_BY,
+        None => START_ONE,
     }
 }
 
-/// Whether an instance has shown a certificate that this command does not trust.
-fn is_untrusted(why: &http::Error) -> bool {
-    let all = std::iter::successors(Some(why as &dyn std::error::Error), |why| why.source());
-    all.into_iter().any(|why| why.to_string().contains("certificate verify failed"))
+/// Whose certificate the other side has not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Untrusted {
+    /// That of the instance.
+    Theirs,
+    /// Ours, or we have shown none.
+    Ours,
+}
+
+/// Whether there is no answer since one side has not taken the certificate of the other.
+fn untrusted(why: &(dyn std::error::Error + 'static)) -> Option<Untrusted> {
+    /// What the instance says of ours, in its alert.
+    const OURS: [&str; 4] = [
+        "alert unknown ca",
+        "alert bad certificate",
+        "alert certificate required",
+        "alert certificate unknown",
+    ];
+    let texts = std::iter::successors(Some(why), |why| why.source()).map(ToString::to_string);
+    texts.into_iter().find_map(|text| match text {
+        text if text.contains("certificate verify failed") => Some(Untrusted::Theirs),
+        text if OURS.iter().any(|alert| text.contains(alert)) => Some(Untrusted::Ours),
+        _ => None,
+    })
+}
+
+impl ClientError {
+    /// Whether a certificate is the reason.
+    pub(super) fn untrusted(&self) -> Option<Untrusted> {
+        match self {
+            Self::Silent { source, .. } => untrusted(source),
+            _ => None,
+        }
+    }
 }
 
 /// What stands before the reason of a status that is no success.
@@ -203,6 +238,43 @@ pub(super) struct Client {
     is_named: bool,
     /// Whether a person is told that it asks again.
     tells: bool,
+    /// Whether what is asked was typed as options: then errors name these, and not the fields of the API.
+    of_options: bool,
+}
+
+/// The option by which a field of a task, a project, a service or a target is given; or the argument, of a part of a path.
+fn option(field: &str) -> String {
+    const OTHERS: [(&str, &str); 12] = [
+        ("trigger_at", "--at"),
+        ("delay", "--in"),
+        ("expires_at", "--expires"),
+        ("retry.count", "--retries"),
+        ("retry.interval", "--retry-interval"),
+        ("poll.interval", "--poll"),
+        ("headers", "--header"),
+        ("targets", "--target"),
+        ("hosts", "--host"),
+        ("on_result.topic", "--on-result"),
+        ("on_result.service", "--on-result"),
+        ("on_result.url", "--on-result"),
+    ];
+    if let Some(argument) = field.strip_prefix("path.") {
+        return argument.to_uppercase();
+    }
+    let name = field.split('[').next().unwrap_or(field);
+    if let Some((_, option)) = OTHERS.iter().find(|(of, _)| *of == name) {
+        return (*option).to_owned();
+    }
+    match name.rsplit('.').next().unwrap_or(name) {
+        // All of it.
+        "request" => field.to_owned(),
+        last => format!("--{}", last.replace('_', "-")),
+    }
+}
+
+/// What is wrong with an option: a length of time has its unit there, and only JSON has one without.
+pub(super) fn of_option(detail: &str) -> String {
+    detail.replace("; a number is seconds", "")
 }
 
 /// A kind of request. docs/http-api.md says how long an instance takes for each.
@@ -218,6 +290,8 @@ pub(super) enum Kind<'a> {
     ChangeSchedule(Option<&'a str>),
     /// A new schedule, or the tasks of its past times: the same request again makes nothing new.
     NewSchedule,
+    /// The end of a schedule, with how long to wait until that is decided; it may name the version that is to end.
+    DeleteSchedule(Duration, Option<&'a str>),
     /// What an executor says of its turn; to say it twice is safe.
     Report,
     /// A list, or a forecast.
@@ -243,7 +317,10 @@ impl Kind<'_> {
             Self::Change(_) | Self::ChangeSchedule(_) | Self::NewSchedule => 22,
             Self::AllLanes | Self::Page | Self::Report => 20,
             Self::Count => 62,
-            Self::Cancel(wait) | Self::Reschedule(wait) | Self::Again(wait) => {
+            Self::Cancel(wait)
+            | Self::DeleteSchedule(wait, _)
+            | Self::Reschedule(wait)
+            | Self::Again(wait) => {
                 return wait.min(WAIT_MAX) + GRACE;
             }
         };
@@ -254,7 +331,9 @@ impl Kind<'_> {
     fn made_to(self) -> Option<(&'static str, String)> {
         match self {
             Self::Change(revision) => Some(("revision", revision?.to_string())),
-            Self::ChangeSchedule(version) => Some(("version", version?.to_owned())),
+            Self::ChangeSchedule(version) | Self::DeleteSchedule(_, version) => {
+                Some(("version", version?.to_owned()))
+            }
             _ => None,
         }
     }
@@ -413,25 +492,37 @@ pub(super) fn members(
             MetaError::Away(error) => ClientError::Kafka(error),
             error => ClientError::Members(error),
         })?;
-    let shown = |member: &Member| {
-        let lanes = roster.lanes_of(member).collect();
-        Member { lanes, ..member.clone() }
-    };
-    Ok(roster.members().map(shown).collect())
+    Ok(roster.listed())
 }
 
 impl Client {
-    fn new(server: Option<&Url>, bases: Vec<Url>, tls: &Tls) -> Result<Self, ClientError> {
+    pub(super) fn new(
+        server: Option<&Url>,
+        bases: Vec<Url>,
+        tls: &Tls,
+    ) -> Result<Self, ClientError> {
         let http = Http::new(server, tls).map_err(|error| ClientError::Connection(error.into()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| ClientError::Connection(error.into()))?;
-        Ok(Self { runtime, http, bases, is_named: server.is_some(), tells: false })
+        Ok(Self {
+            runtime,
+            http,
+            bases,
+            is_named: server.is_some(),
+            tells: false,
+            of_options: false,
+        })
     }
 
     /// Sends requests to this member, and to no other instance.
     pub(super) fn of_member(member: &Member, config: &Config) -> Result<Self, ClientError> {
         let tls = ServerArg::default().tls(config)?;
         Self::new(None, vec![http::address(&member.url())?], &tls)
+    }
+
+    /// The same for what was typed as options.
+    pub(super) fn of_options(self) -> Self {
+        Self { of_options: true, ..self }
     }
 
     /// Asks for `path` (without its first slash), and asks again while a lane moves.
@@ -493,7 +584,10 @@ impl Client {
         let problem = answer.problem();
         let mut detail = problem.detail.ok_or_else(strange)?;
         if !problem.errors.is_empty() {
-            let all = problem.errors.iter().map(|wrong| format!("{} {}", wrong.at, wrong.detail));
+            let all = problem.errors.iter().map(|wrong| match self.of_options {
+                true => format!("{} {}", option(&wrong.at), of_option(&wrong.detail)),
+                false => format!("{} {}", wrong.at, wrong.detail),
+            });
             detail = all.collect::<Vec<_>>().join("; ");
         }
         let is_conflict = matches!(&*problem.code, "revision_conflict" | "version_conflict");
@@ -506,7 +600,8 @@ impl Client {
         // That passes: the call ends soon.
         let is_open = problem.code == "attempt_open";
         let status = if is_open { 503 } else { answer.status.as_u16() };
-        Err(ClientError::Refused { status, detail, at: problem.at })
+        let at = problem.at.map(|at| if self.of_options { option(&at) } else { at });
+        Err(ClientError::Refused { status, detail, at })
     }
 
     /// Puts the first that is alive before the others. Where none is, the error is the one that speaks most against a start.
@@ -595,6 +690,51 @@ mod tests {
     use super::*;
 
     #[test]
+    fn who_does_not_take_a_certificate_is_no_reason_to_start_an_instance() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("client error")]
+        struct Above(#[source] std::io::Error);
+        let of = |text: &str| untrusted(&Above(std::io::Error::other(text.to_owned())));
+        for (text, want) in [
+            (
+                "error:0A000086:SSL routines::certificate verify failed:(self-signed certificate)",
+                Some(Untrusted::Theirs),
+            ),
+            ("0A00045C:SSL routines::tlsv13 alert certificate required", Some(Untrusted::Ours)),
+            ("0A000418:SSL routines::tlsv1 alert unknown ca", Some(Untrusted::Ours)),
+            ("0A000412:SSL routines::ssl/tls alert bad certificate", Some(Untrusted::Ours)),
+            ("Connection refused (os error 111)", None),
+        ] {
+            assert_eq!(of(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_name_what_was_typed() {
+        for (field, want) in [
+            ("headers[0][0]", "--header"),
+            ("hosts[1]", "--host"),
+            ("trigger_at", "--at"),
+            ("max_pending", "--max-pending"),
+            ("retry.max_interval", "--max-interval"),
+            ("feedback.heartbeat", "--heartbeat"),
+            ("on_result.url", "--on-result"),
+            ("query.due_before", "--due-before"),
+            ("path.topic", "TOPIC"),
+            ("request", "request"),
+        ] {
+            assert_eq!(option(field), want, "{field}");
+        }
+        const WRONG: &str = "422 No\r\n\r\n{\"code\":\"wrong_fields\",\"detail\":\"x\",\"errors\":[{\"at\":\"headers[0][0]\",\"detail\":\"is none\"}]}";
+        for (of_options, want) in [(true, "--header is none"), (false, "headers[0][0] is none")] {
+            let client = Client::new(None, vec![server(Some(WRONG))], &Tls::default()).unwrap();
+            let client = Client { of_options, ..client };
+            let refused = client.ask(Kind::Create, &Method::POST, "x", &[], None).unwrap_err();
+            assert!(refused.to_string().ends_with(want), "{refused}");
+        }
+    }
+
+    #[test]
     fn a_server_is_named_with_its_scheme_and_may_stand_behind_a_path() {
         #[rustfmt::skip]
         let cases = [
@@ -650,9 +790,11 @@ mod tests {
 
     #[test]
     fn a_change_of_another_revision_says_what_has_happened() {
-        for (what, kind) in
-            [("revision", Kind::Change(Some(3))), ("version", Kind::ChangeSchedule(Some("3")))]
-        {
+        for (what, kind) in [
+            ("revision", Kind::Change(Some(3))),
+            ("version", Kind::ChangeSchedule(Some("3"))),
+            ("version", Kind::DeleteSchedule(Duration::ZERO, Some("3"))),
+        ] {
             let conflict = format!(
                 "409 Conflict\r\n\r\n{{\"code\":\"{what}_conflict\",\"detail\":\"the {what} 7 is in force\"}}"
             );
@@ -676,6 +818,21 @@ mod tests {
             Failure::from(refused).exit()
         };
         assert_eq!((of("attempt_open"), of("stale")), (Exit::Unavailable, Exit::Negative));
+    }
+
+    #[test]
+    fn what_is_refused_for_good_is_not_asked_for_again() {
+        const NEVER: &str =
+            "429 Over\r\n\r\n{\"code\":\"over_pending\",\"detail\":\"it may have 0\"}";
+        const LATER: &str = "429 Over\r\nRetry-After: 1\r\n\r\n{\"code\":\"over_pending\",\"detail\":\"it may have 2\"}";
+        const DONE: &str = "200 OK\r\n\r\n{}";
+        for (first, is_done) in [(NEVER, false), (LATER, true)] {
+            let first: &'static [&'static str] = Box::leak(Box::new([first]));
+            let server = server_that_says(first, Some(DONE));
+            let client = Client::new(None, vec![server], &Tls::default()).unwrap();
+            let answer = client.ask(Kind::Create, &Method::POST, "x", &[], None);
+            assert_eq!(answer.is_ok(), is_done, "{answer:?}");
+        }
     }
 
     #[test]

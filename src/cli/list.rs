@@ -7,7 +7,7 @@ use clap::Args;
 use jiff::Timestamp;
 
 use super::client::{ServerArg, StartWait};
-use super::pages::Pages;
+use super::pages::{PAGE, Pages};
 use super::{Global, Outcome, output, table};
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
@@ -82,7 +82,8 @@ impl List {
         ];
         let filters: Vec<(&str, String)> =
             filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let pages = Pages { path: "v1/timers", items: "timers", filters, limit: self.limit };
+        let pages =
+            Pages { path: "v1/timers", items: "timers", filters, limit: self.limit, page: PAGE };
         pages.show::<Timer>(&client, global, page_table)
     }
 }

@@ -20,6 +20,7 @@ mod forecast;
 mod health;
 mod index;
 mod list;
+mod looks;
 mod members;
 mod name;
 mod pages;
@@ -27,6 +28,8 @@ mod plan;
 mod project;
 mod reschedule;
 mod run;
+mod run_status;
+mod runs;
 mod schedule;
 mod send;
 mod status;
@@ -38,11 +41,12 @@ mod tools;
 mod top;
 mod topics;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::error::ContextKind;
-use clap::{Args, CommandFactory as _, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 pub use crate::terminal::{Exit, Failure, Outcome};
 
@@ -117,6 +121,10 @@ enum Command {
     Task(task::Task),
     /// Schedules, which submit tasks again and again: puts, shows, lists, pauses and deletes them, and shows their times
     Schedule(schedule::Schedule),
+    /// Runs, which are many shards of one task: creates, lists, shows, cancels and retries them
+    Runs(runs::Runs),
+    /// Shows how far the shards of a run are, as a grid; with --watch until it has ended
+    RunStatus(run_status::RunStatus),
     /// Limits and pauses of a project, and its services
     Project(project::Project),
     /// Addresses and limits of the services that the tasks of a project call
@@ -198,7 +206,7 @@ impl Global {
 /// The whole program: reads the arguments of this process, does what they say, reports what went wrong.
 #[must_use]
 pub fn main() -> ExitCode {
-    let Cli { global, command } = match Cli::try_parse() {
+    let Cli { global, command } = match parsed(std::env::args_os()) {
         Ok(cli) => cli,
         Err(error) => {
             let error = without_guess(error);
@@ -229,6 +237,8 @@ pub fn main() -> ExitCode {
         Command::List(list) => list.run(&global),
         Command::Task(task) => task.run(&global),
         Command::Schedule(schedule) => schedule.run(&global),
+        Command::Runs(runs) => runs.run(&global),
+        Command::RunStatus(run_status) => run_status.run(&global),
         Command::Project(project) => project.run(&global),
         Command::Service(service) => service.run(&global),
         Command::Target(target) => target.run(&global),
@@ -252,6 +262,18 @@ pub fn main() -> ExitCode {
             failure.exit().into()
         }
     }
+}
+
+/// Reads the arguments. A negative number is a value: what takes none says which ones it takes.
+fn parsed(arguments: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+    fn with_negatives(command: clap::Command) -> clap::Command {
+        let is_value = |argument: clap::Arg| match argument.get_action().takes_values() {
+            true => argument.allow_negative_numbers(true),
+            false => argument,
+        };
+        command.mut_args(is_value).mut_subcommands(with_negatives)
+    }
+    Cli::from_arg_matches(&with_negatives(Cli::command()).try_get_matches_from(arguments)?)
 }
 
 /// clap guesses a value by the letters that two words share: `expired` for `weird`. All values stand in the line above anyway.
@@ -318,6 +340,24 @@ mod tests {
         let taken: Vec<String> = global.flat_map(names).flatten().collect();
         assert!(taken.iter().any(|of| of == "json"), "{taken:?}");
         look(&command, &taken);
+    }
+
+    #[test]
+    fn a_number_that_is_too_small_is_told_what_may_be_said() {
+        let task = "waterclock task create http --project p --group g --in 1s --url http://a";
+        let topic = "waterclock task create kafka --project p --group g --in 1s --topic t";
+        for (line, want) in [
+            (format!("{task} --retries -1"), "-1 is not in 0..=1000"),
+            (format!("{task} --retries 1001"), "1001 is not in 0..=1000"),
+            (format!("{task} --poll 1s --rounds -1"), "-1 is not in 0..=100000"),
+            (format!("{topic} --partition -1"), "-1 is not in 0..=2147483647"),
+            ("waterclock project put p --concurrency -1".to_owned(), "-1 is not in 0..=10000"),
+            ("waterclock project put p --max-pending -1".to_owned(), "-1 is not in 0..=1000000000"),
+        ] {
+            let line = line.split_whitespace().map(OsString::from);
+            let Err(error) = parsed(line) else { panic!("{want}") };
+            assert!(in_one_line(&error).contains(want), "{error}");
+        }
     }
 
     #[test]

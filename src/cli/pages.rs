@@ -9,8 +9,8 @@ use super::client::{Client, Kind, typed};
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::client::http::Method;
 
-/// Items that are asked for at once.
-const PAGE: u64 = 1_000;
+/// Items of most lists that are asked for at once.
+pub(super) const PAGE: u64 = 1_000;
 
 /// A list, to its end.
 pub(super) struct Pages<'a> {
@@ -22,6 +22,8 @@ pub(super) struct Pages<'a> {
     pub(super) filters: Vec<(&'a str, String)>,
     /// How many at most; `None`: all.
     pub(super) limit: Option<u64>,
+    /// How many are asked for at once.
+    pub(super) page: u64,
 }
 
 impl Pages<'_> {
@@ -34,7 +36,7 @@ impl Pages<'_> {
         let (mut left, mut next) = (self.limit.unwrap_or(u64::MAX), None::<String>);
         while left > 0 {
             let mut query = self.filters.clone();
-            query.push(("limit", left.min(PAGE).to_string()));
+            query.push(("limit", left.min(self.page).to_string()));
             query.extend(next.take().map(|next| ("page", next)));
             let told = client.ask(Kind::AllLanes, &Method::GET, self.path, &query, None)?;
             let items = &told[self.items];

@@ -1,18 +1,22 @@
 //! `waterclock project` and `waterclock service`: limits, pauses and addresses, over the HTTP API.
 
+use std::fmt;
+
 use clap::{Args, Subcommand};
+use serde::{Deserialize as _, Serialize};
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientError, Kind, ServerArg, StartWait, typed};
-use super::task::{Retries, length, segment};
+use super::task::{Retries, at_most, length, name, show};
 use super::{Failure, Global, Outcome, output, table};
 use crate::api::projects::model::{
     EndedTasks, PendingTasks, ProjectList, ProjectSettings, ProjectStats, ProjectView,
     RefusedCreates, ServiceSettings,
 };
-use crate::api::tasks::model::Length;
+use crate::api::tasks::model::{Length, RetryInfo};
 use crate::client::http::Method;
 use crate::config::Overrides;
+use crate::engine::task::registry;
 
 /// Arguments of `project`.
 #[derive(Args)]
@@ -52,6 +56,8 @@ enum OfService {
     Put(Box<PutService>),
     /// Shows a service
     Get(OneService),
+    /// Lists the services of a project
+    List(One),
     /// Keeps its tasks from being dispatched
     Pause(OneService),
     /// Ends its pause
@@ -80,7 +86,7 @@ pub(super) struct Revision {
 #[derive(Args)]
 struct One {
     /// The name of the project
-    #[arg(value_name = "PROJECT", value_parser = segment)]
+    #[arg(value_name = "PROJECT", value_parser = name)]
     project: String,
     #[command(flatten)]
     to: To,
@@ -89,10 +95,10 @@ struct One {
 #[derive(Args)]
 struct OneService {
     /// The name of the project
-    #[arg(value_name = "PROJECT", value_parser = segment)]
+    #[arg(value_name = "PROJECT", value_parser = name)]
     project: String,
     /// The name of the service
-    #[arg(value_name = "SERVICE", value_parser = segment)]
+    #[arg(value_name = "SERVICE", value_parser = name)]
     service: String,
     #[command(flatten)]
     to: To,
@@ -102,13 +108,13 @@ struct OneService {
 #[derive(Args)]
 struct Limits {
     /// Open calls at once
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_most::<u32>(registry::CONCURRENCY_MAX.into()))]
     concurrency: Option<u32>,
     /// Calls that may begin per second
     #[arg(long, value_name = "NUMBER")]
     rate: Option<f64>,
     /// Calls that may begin at once [default: what comes in a second]
-    #[arg(long, value_name = "N", requires = "rate")]
+    #[arg(long, value_name = "N", requires = "rate", value_parser = at_most::<u32>(registry::BURST_MAX.into()))]
     burst: Option<u32>,
     /// It begins paused
     #[arg(long)]
@@ -133,10 +139,10 @@ struct Put {
     #[arg(long, value_name = "NUMBER")]
     create_rate: Option<f64>,
     /// Tasks that may be created at once [default: what comes in a second]
-    #[arg(long, value_name = "N", requires = "create_rate")]
+    #[arg(long, value_name = "N", requires = "create_rate", value_parser = at_most::<u32>(registry::BURST_MAX.into()))]
     create_burst: Option<u32>,
     /// Pending tasks that it may have; a create beyond that is refused. Some more may be created
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = at_most::<u64>(registry::PENDING_MAX))]
     max_pending: Option<u64>,
     /// How far ahead its tasks may be when they are created, from 1s [default: max-delay of the lanes]
     #[arg(long, value_name = "DURATION", value_parser = length)]
@@ -188,7 +194,7 @@ const ANY: Revision = Revision { if_revision: None };
 impl To {
     pub(super) fn open(&self, global: &Global) -> Result<Client, Failure> {
         let config = global.load(Overrides::default())?;
-        Ok(self.server.open_within(self.wait.wait, global, &config)?)
+        Ok(self.server.open_within(self.wait.wait, global, &config)?.of_options())
     }
 
     /// Changes what has this path, and says which revision that made.
@@ -204,8 +210,8 @@ impl To {
         output::line(&if global.json() { told.to_string() } else { made(&told) })
     }
 
-    /// Puts settings in the place of all that were there. A person is told which ones are defaults again, as the command did not name
-    /// them. `settings`: those that a project's answer has.
+    /// Puts settings in the place of all that were there, and says which ones are defaults again, as the command did not name them.
+    /// `settings`: those that a project's answer has.
     fn put(
         &self,
         revision: Revision,
@@ -215,10 +221,6 @@ impl To {
         (project, settings): (&str, impl Fn(&Value) -> Value),
     ) -> Outcome {
         let client = self.open(global)?;
-        if global.json() {
-            let told = changed(&client, revision, &Method::PUT, path, Some(body))?;
-            return output::line(&told.to_string());
-        }
         // What it was is good to know, and no reason to put nothing.
         let look = || {
             let path = format!("v1/projects/{project}");
@@ -226,12 +228,9 @@ impl To {
         };
         let before = look();
         let told = changed(&client, revision, &Method::PUT, path, Some(body))?;
-        output::line(&made(&told))?;
         let lost = before.zip(look()).map(|(before, now)| defaults_again(&before, &now, body));
-        for line in lost.into_iter().flatten() {
-            output::line(&line)?;
-        }
-        Ok(super::Exit::Ok)
+        let lost = lost.unwrap_or_default();
+        output::line(&if global.json() { with_lost(told, &lost) } else { shown(&told, &lost) })
     }
 }
 
@@ -255,20 +254,55 @@ fn made(told: &Value) -> String {
     format!("revision {}{new}", told["revision"])
 }
 
-/// The settings that a put has changed without naming them, a line each.
-fn defaults_again(before: &Value, now: &Value, put: &Value) -> Vec<String> {
+/// A setting that a put has changed without naming it.
+#[derive(Serialize)]
+struct DefaultAgain {
+    name: String,
+    was: Value,
+    /// What it is now, if the answer has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    is: Option<Value>,
+}
+
+impl fmt::Display for DefaultAgain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, was, is } = self;
+        write!(f, "{name} was {}, and ", setting(name, was))?;
+        match is {
+            Some(is) => write!(f, "is {}", setting(name, is))?,
+            None => f.write_str("has its default")?,
+        }
+        f.write_str(" now: the command did not name it")
+    }
+}
+
+fn defaults_again(before: &Value, now: &Value, put: &Value) -> Vec<DefaultAgain> {
     let was = before.as_object().into_iter().flatten();
     let unnamed = was.filter(|(name, was)| {
         // What is no setting differs, too.
         let is_setting = !matches!(&***name, "revision" | "project" | "services");
         is_setting && put.get(name).is_none() && now.get(name) != Some(was)
     });
-    let line = |(name, was): (&String, &Value)| {
-        let now = now.get(name).map(|now| format!("is {}", plain(now)));
-        let now = now.as_deref().unwrap_or("has its default");
-        format!("{name} was {}, and {now} now: the command did not name it", plain(was))
+    let again = |(name, was): (&String, &Value)| DefaultAgain {
+        name: name.clone(),
+        was: was.clone(),
+        is: now.get(name).cloned(),
     };
-    unnamed.map(line).collect()
+    unnamed.map(again).collect()
+}
+
+/// What a put has made, for a person.
+fn shown(told: &Value, lost: &[DefaultAgain]) -> String {
+    let lost = lost.iter().map(ToString::to_string);
+    std::iter::once(made(told)).chain(lost).collect::<Vec<_>>().join("\n")
+}
+
+/// The same for a program.
+fn with_lost(mut told: Value, lost: &[DefaultAgain]) -> String {
+    if let Some(told) = told.as_object_mut().filter(|_| !lost.is_empty()) {
+        told.insert("defaults_again".to_owned(), json!(lost));
+    }
+    told.to_string()
 }
 
 impl One {
@@ -297,6 +331,42 @@ impl One {
     }
 }
 
+impl One {
+    fn services(&self, global: &Global) -> Outcome {
+        let client = self.to.open(global)?;
+        let told = client.ask(Kind::Look, &Method::GET, &self.path(""), &[], None)?;
+        if global.json() {
+            for (name, service) in told["services"].as_object().into_iter().flatten() {
+                output::line(&named(&self.project, name, service).to_string())?;
+            }
+            return Ok(super::Exit::Ok);
+        }
+        output::line(&services(&typed(&told)?))
+    }
+}
+
+/// A service as a project's answer has it, with the names of both.
+fn named(project: &str, service: &str, told: &Value) -> Value {
+    let mut named = told.as_object().cloned().unwrap_or_default();
+    named.insert("project".to_owned(), project.into());
+    named.insert("service".to_owned(), service.into());
+    named.into()
+}
+
+/// The services of a project, a line each.
+fn services(project: &ProjectView) -> String {
+    if project.services.is_empty() {
+        return "no services".to_owned();
+    }
+    let mut table = table::fitted();
+    table.set_header(["service", "revision", "paused", "address"]);
+    table.add_rows(project.services.iter().map(|(name, of)| {
+        let paused = yes(of.settings.paused == Some(true));
+        [name.clone(), of.revision.to_string(), paused, of.settings.address.clone()]
+    }));
+    table.trim_fmt()
+}
+
 impl OneService {
     fn path(&self, action: &str) -> String {
         format!("v1/projects/{}/services/{}{action}", self.project, self.service)
@@ -312,15 +382,13 @@ impl OneService {
 
     /// The service as the answer about its project has it, with the names of both.
     fn of(&self, project: &Value) -> Result<Value, ClientError> {
-        let service = project["services"].get(&self.service).and_then(Value::as_object);
-        let mut told = service.cloned().ok_or_else(|| ClientError::Refused {
-            status: 404,
-            detail: format!("there is no service {} in project {}", self.service, self.project),
-            at: None,
-        })?;
-        told.insert("project".to_owned(), self.project.as_str().into());
-        told.insert("service".to_owned(), self.service.as_str().into());
-        Ok(told.into())
+        let service =
+            project["services"].get(&self.service).ok_or_else(|| ClientError::Refused {
+                status: 404,
+                detail: format!("there is no service {} in project {}", self.service, self.project),
+                at: None,
+            })?;
+        Ok(named(&self.project, &self.service, service))
     }
 }
 
@@ -400,6 +468,7 @@ impl Service {
                 put.one.to.put(put.revision, &path, &body, global, of)
             }
             OfService::Get(one) => one.get(global),
+            OfService::List(one) => one.services(global),
             OfService::Pause(one) => {
                 one.to.change(ANY, &Method::POST, &one.path(":pause"), Some(&bare), global)
             }
@@ -453,7 +522,7 @@ fn whole(project: &ProjectView) -> String {
     row("revision", project.revision.to_string());
     let settings = json!(project.settings);
     for (name, value) in settings.as_object().into_iter().flatten() {
-        row(name, plain(value));
+        row(name, setting(name, value));
     }
     for (name, service) in &project.services {
         let paused = if service.settings.paused == Some(true) { ", paused" } else { "" };
@@ -488,6 +557,18 @@ fn counted(stats: &ProjectStats) -> String {
     table.trim_fmt()
 }
 
+/// A setting, in words where JSON has none.
+fn setting(name: &str, value: &Value) -> String {
+    let shown = match name {
+        "max_delay" | "window" | "history" | "timeout" => {
+            Length::deserialize(value).ok().map(|of| show::length(&of))
+        }
+        "retry" => RetryInfo::deserialize(value).ok().map(|of| show::retries(&of)),
+        _ => None,
+    };
+    shown.unwrap_or_else(|| plain(value))
+}
+
 /// A value, and a text without its quotes.
 pub(super) fn plain(value: &Value) -> String {
     value.as_str().map_or_else(|| value.to_string(), str::to_owned)
@@ -502,7 +583,7 @@ fn of_service(told: &Value) -> String {
     }
     let settings = told.as_object().into_iter().flatten();
     for (name, value) in settings.filter(|(name, _)| !FIRST.contains(&name.as_str())) {
-        table.add_row([name.to_owned(), plain(value)]);
+        table.add_row([name.to_owned(), setting(name, value)]);
     }
     table.trim_fmt()
 }
@@ -554,6 +635,22 @@ mod tests {
     }
 
     #[test]
+    fn a_name_is_one_that_the_api_takes() {
+        for (line, is_taken) in [
+            ("x project put shop.v2_x-1", true),
+            ("x project put Shop", false),
+            ("x project get ..", false),
+            ("x service get shop Billing", false),
+            ("x service get shop/services/x billing", false),
+        ] {
+            let parsed = Line::try_parse_from(line.split_whitespace());
+            assert_eq!(parsed.is_ok(), is_taken, "{line}");
+            let error = parsed.err().map(|error| error.to_string()).unwrap_or_default();
+            assert!(is_taken || error.contains("a-z 0-9 . _ -"), "{error}");
+        }
+    }
+
+    #[test]
     fn a_put_tells_what_it_took_back_without_a_word_of_it() {
         let before = json!({
             "project": "shop", "revision": 3, "paused": true, "rate": 2.5, "window": "5m",
@@ -563,15 +660,37 @@ mod tests {
             "project": "shop", "revision": 4, "paused": false, "rate": 7, "window": "5m", "burst": 7,
             "services": {"billing": {"revision": 9}},
         });
-        let told = |put: &Value| defaults_again(&before, &now, put);
+        let told = |put: &Value| -> Vec<String> {
+            defaults_again(&before, &now, put).iter().map(ToString::to_string).collect()
+        };
         let paused = "paused was true, and is false now: the command did not name it";
         assert_eq!(told(&json!({"rate": 7})), [paused]);
         let rate = "rate was 2.5, and is 7 now: the command did not name it";
         assert_eq!(told(&json!({"paused": false})), [rate]);
         assert!(told(&json!({"paused": false, "rate": 7})).is_empty());
+        let service = json!({"timeout": 600, "retry": {"count": 3, "interval": 5}});
+        let of_service = json!({"timeout": "10s"});
+        let lost: Vec<String> = defaults_again(&service, &of_service, &json!({}))
+            .iter()
+            .map(ToString::to_string)
+            .collect();
+        let want = [
+            "retry was 3 after a failure, each 5s later, and has its default now: the command did not name it",
+            "timeout was 10m, and is 10s now: the command did not name it",
+        ];
+        assert_eq!(lost, want);
         let limited = json!({"max_pending": 9});
         let line = "max_pending was 9, and has its default now: the command did not name it";
-        assert_eq!(defaults_again(&limited, &json!({}), &json!({})), [line]);
+        let lost = defaults_again(&limited, &json!({}), &json!({}));
+        let made = json!({"revision": 12});
+        assert_eq!(shown(&made, &lost), format!("revision 12\n{line}"));
+        // A program learns the same.
+        let want = json!({"revision": 12, "defaults_again": [{"name": "max_pending", "was": 9}]});
+        assert_eq!(with_lost(made.clone(), &lost), want.to_string());
+        assert_eq!(with_lost(made.clone(), &[]), made.to_string());
+        let lost = defaults_again(&before, &now, &json!({"rate": 7}));
+        let want = json!([{"name": "paused", "was": true, "is": false}]);
+        assert_eq!(json!(lost), want);
     }
 
     #[test]
@@ -598,9 +717,16 @@ mod tests {
             ["service", "billing"],
             ["revision", "3"],
             ["address", "https://b.example"],
-            ["retry", r#"{"count":5}"#],
         ];
-        assert_eq!(lines, want, "{text}");
+        assert_eq!(lines[..4], want, "{text}");
+        assert_eq!(lines[4], ["retry", "5", "after", "a", "failure"], "{text}");
+        assert!(Line::try_parse_from(["x", "service", "list", "shop"]).is_ok());
+        let shop = json!({"project": "shop", "revision": 7, "services": {
+            "billing": {"revision": 3, "address": "https://b.example", "paused": true},
+        }});
+        let text = services(&serde_json::from_value(shop).expect("a project"));
+        let last: Vec<&str> = text.lines().last().unwrap_or_default().split_whitespace().collect();
+        assert_eq!(last, ["billing", "3", "yes", "https://b.example"], "{text}");
         let error = of("x service get shop bill").of(&project).expect_err("there is none");
         assert_eq!(error.to_string(), "there is no service bill in project shop");
     }

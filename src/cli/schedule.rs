@@ -12,18 +12,18 @@ use serde_json::{Value, json};
 use super::cancel::asked;
 use super::client::{Client, ClientError, Kind, ServerArg, typed, wait};
 use super::list::Moment;
-use super::pages::{Pages, lines};
+use super::pages::{PAGE, Pages, lines};
 use super::project::To;
-use super::task::segment;
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::schedules::model::{BackfillRequest, Backfilled, ScheduleView, Triggered};
 use crate::client::http::Method;
 use crate::config::Overrides;
 use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
+use crate::engine::timers::Version;
 
 mod apply;
-mod definition;
+pub(super) mod definition;
 mod preview;
 mod show;
 
@@ -56,7 +56,7 @@ enum OfSchedule {
     Resume(Change),
     /// Submits one task of a schedule now, beside its times, also while it is paused
     Trigger(One),
-    /// Submits the tasks of times that have passed; what ran before does not run again
+    /// Submits the tasks of times that have passed; a time that has a task already gets no second one
     Backfill(Backfill),
     /// Shows what would change to make schedules what the files of a directory say, and does it
     Apply(apply::Apply),
@@ -81,7 +81,7 @@ struct One {
 #[derive(Args)]
 struct Condition {
     /// Changes it only if this version is in force, as `get` shows it
-    #[arg(long, value_name = "VERSION", value_parser = segment)]
+    #[arg(long, value_name = "VERSION", value_parser = version)]
     if_version: Option<String>,
 }
 
@@ -144,6 +144,13 @@ struct Backfill {
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct WrongFile(String);
+
+/// The version of a schedule. It is sent as it was typed.
+fn version(text: &str) -> Result<String, String> {
+    text.parse::<Version>().map(|_| text.to_owned()).map_err(|_| {
+        "want the version that `waterclock schedule get` shows, as 1764000000000-42".to_owned()
+    })
+}
 
 impl FromStr for ScheduleId {
     type Err = String;
@@ -213,11 +220,15 @@ impl Condition {
 impl Put {
     fn run(self, global: &Global) -> Outcome {
         let file = Definition::read(&self.file);
-        let Definition { id, settings, .. } =
-            file.map_err(|why| Failure::new(Exit::Usage, WrongFile(why)))?;
+        let file = file.map_err(|why| Failure::new(Exit::Usage, WrongFile(why)))?;
         let client = self.to.open(global)?;
-        let (kind, path) = (self.condition.kind(), id.path(""));
-        show(&client.ask(kind, &Method::PUT, &path, &[], Some(&settings))?, global)
+        let before = if global.json() { None } else { found(&client, &file.id)? };
+        let (kind, path) = (self.condition.kind(), file.id.path(""));
+        let told = client.ask(kind, &Method::PUT, &path, &[], Some(&file.settings))?;
+        if !global.json() {
+            output::line(&apply::came_of(&file, before)?)?;
+        }
+        show(&told, global)
     }
 }
 
@@ -253,7 +264,7 @@ impl List {
         let filters = [("project", self.project), ("group", self.group)];
         let filters =
             filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let pages = Pages { path: PATH, items: "schedules", filters, limit: None };
+        let pages = Pages { path: PATH, items: "schedules", filters, limit: None, page: PAGE };
         pages.show::<ScheduleView>(&client, global, rows)
     }
 }
@@ -262,7 +273,7 @@ impl Delete {
     fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
         let client = self.server.open_within(self.wait, global, &config)?;
-        let (told, is_decided) = delete(&client, &self.id, self.wait)?;
+        let (told, is_decided) = delete(&client, &self.id, (self.wait, None))?;
         match global.json() {
             true => output::line(&told.to_string())?,
             false => output::line(told["outcome"].as_str().unwrap_or_default())?,
@@ -311,9 +322,9 @@ impl Backfill {
     }
 }
 
-/// How many tasks a backfill has come to.
+/// What a backfill has come to. The answer does not say which of the times had a task before.
 fn submitted(count: usize) -> String {
-    format!("the tasks of {count} times are submitted; what ran before does not run again")
+    format!("asked for {count} times; a time that has a task already gets no second one")
 }
 
 /// A schedule as an instance tells it.
@@ -321,10 +332,24 @@ fn look(client: &Client, id: &ScheduleId) -> Result<Value, ClientError> {
     client.ask(Kind::Look, &Method::GET, &id.path(""), &[], None)
 }
 
-/// Deletes a schedule, and says whether that is decided.
-fn delete(client: &Client, id: &ScheduleId, wait: Duration) -> Result<(Value, bool), ClientError> {
+/// The same; `None`: there is none.
+fn found(client: &Client, id: &ScheduleId) -> Result<Option<ScheduleView>, ClientError> {
+    match look(client, id) {
+        Ok(told) => typed(&told).map(Some),
+        Err(ClientError::Refused { status: 404, .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Deletes a schedule, or only this version of it, and says whether that is decided.
+fn delete(
+    client: &Client,
+    id: &ScheduleId,
+    (wait, version): (Duration, Option<&str>),
+) -> Result<(Value, bool), ClientError> {
     let (path, query) = (id.path(""), [("wait", asked(wait))]);
-    let told = client.ask(Kind::Cancel(wait), &Method::DELETE, &path, &query, None)?;
+    let kind = Kind::DeleteSchedule(wait, version);
+    let told = client.ask(kind, &Method::DELETE, &path, &query, None)?;
     let is_decided = match told["outcome"].as_str() {
         Some("deleted") => true,
         Some("pending") => false,
@@ -410,6 +435,7 @@ mod tests {
         for wrong in [
             "x put",
             "x put a.toml --if-version \"1\"",
+            "x pause shop/nightly --if-version abc",
             "x get nightly",
             "x backfill shop/nightly --from 2026-01-01T00:00:00Z",
             "x apply",

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use clap::builder::RangedI64ValueParser;
 use clap::{ArgGroup, Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -10,7 +11,7 @@ use serde_json::{Value, json};
 use super::cancel::asked;
 use super::client::{Client, Kind, ServerArg, StartWait, typed, wait};
 use super::list::Moment;
-use super::pages::Pages;
+use super::pages::{PAGE, Pages};
 use super::{Exit, Failure, Global, Outcome, output};
 use crate::api::tasks::model::{
     CancelAnswer, CancelOutcome, Created, FeedbackInfo, GrpcTask, HeartbeatAnswer, HeartbeatReport,
@@ -24,6 +25,7 @@ use crate::engine::header;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::report::OUTCOMES;
 use crate::engine::task::result::Outcome as CallOutcome;
+use crate::engine::task::{registry, retry, spec};
 
 pub(super) mod show;
 
@@ -59,8 +61,8 @@ enum Command {
 #[derive(Args)]
 struct One {
     /// The id of the task
-    #[arg(value_name = "ID", value_parser = segment)]
-    id: String,
+    #[arg(value_name = "ID")]
+    id: TaskId,
     #[command(flatten)]
     to: To,
 }
@@ -86,7 +88,7 @@ struct To {
 impl To {
     fn open(&self, global: &Global) -> Result<Client, Failure> {
         let config = global.load(Overrides::default())?;
-        Ok(self.server.open_within(self.wait.wait, global, &config)?)
+        Ok(self.server.open_within(self.wait.wait, global, &config)?.of_options())
     }
 }
 
@@ -109,8 +111,8 @@ enum Type {
 /// How often what failed is tried again, and when. What is not said of a task comes from its service, if it has one.
 #[derive(Args)]
 pub(super) struct Retries {
-    /// Attempts after the first one that failed [default: of a task those of its service, else 0]
-    #[arg(long, value_name = "N")]
+    /// Attempts after the first one that failed [default: 0; a task without them has those of its service]
+    #[arg(long, value_name = "N", value_parser = at_most::<u32>(retry::COUNT_MAX.into()))]
     retries: Option<u32>,
     /// The wait after the first failure [default: 5s]
     #[arg(long, value_name = "DURATION", value_parser = length, requires = "retries")]
@@ -304,7 +306,7 @@ struct CreateHttp {
     #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds", conflicts_with = "deadline")]
     poll: Option<Length>,
     /// How often it asks, at most; the first time counts
-    #[arg(long, value_name = "N", requires = "poll")]
+    #[arg(long, value_name = "N", requires = "poll", value_parser = at_most::<u32>(spec::ROUNDS_MAX.into()))]
     rounds: Option<u32>,
 }
 
@@ -316,7 +318,7 @@ struct CreateKafka {
     #[arg(long, value_name = "TOPIC")]
     topic: String,
     /// Its partition [default: by the key]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(0..))]
     partition: Option<i32>,
     /// The key
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
@@ -359,7 +361,7 @@ struct CreateGrpc {
     #[arg(long, value_name = "DURATION", value_parser = length, requires = "rounds", conflicts_with = "deadline")]
     poll: Option<Length>,
     /// How often it asks, at most; the first time counts
-    #[arg(long, value_name = "N", requires = "poll")]
+    #[arg(long, value_name = "N", requires = "poll", value_parser = at_most::<u32>(spec::ROUNDS_MAX.into()))]
     rounds: Option<u32>,
 }
 
@@ -390,8 +392,8 @@ struct List {
 #[derive(Args)]
 struct Cancel {
     /// The id of the task
-    #[arg(value_name = "ID", value_parser = segment)]
-    id: String,
+    #[arg(value_name = "ID")]
+    id: TaskId,
     /// How long to wait for an instance that is starting, and then for what becomes of it, at most 1m each
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = wait)]
     wait: Duration,
@@ -440,7 +442,7 @@ struct Heartbeat {
     of: Executor,
 }
 
-/// An id or a name, as it stands in the path of a request: it must name nothing else there.
+/// A name, as it stands in the path of a request: it must name nothing else there.
 pub(super) fn segment(text: &str) -> Result<String, String> {
     let is_legal = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match text.chars().all(is_legal) && !matches!(text, "" | "." | "..") {
@@ -449,9 +451,25 @@ pub(super) fn segment(text: &str) -> Result<String, String> {
     }
 }
 
-/// A length of time with its unit.
+/// The name of a project or a service, as the API takes it.
+pub(super) fn name(text: &str) -> Result<String, String> {
+    match registry::is_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("want {}", registry::NAME_WANTED)),
+    }
+}
+
+/// A number from 0 to this one.
+pub(super) fn at_most<T>(max: u64) -> RangedI64ValueParser<T>
+where
+    T: TryFrom<i64> + Clone + Send + Sync,
+{
+    RangedI64ValueParser::new().range(0..=i64::try_from(max).unwrap_or(i64::MAX))
+}
+
+/// A length of time with its unit. It is sent as it was typed: then an answer has it so, too.
 pub(super) fn length(text: &str) -> Result<Length, String> {
-    let length = header::duration_with_unit(text).map(Length::from);
+    let length = header::duration_with_unit(text).map(|_| Length::Text(text.to_owned()));
     length.ok_or_else(|| "want a length of time with its unit, as in 15m or 1m30s".to_owned())
 }
 
@@ -699,7 +717,8 @@ impl List {
         ];
         let filters: Vec<(&str, String)> =
             filters.into_iter().filter_map(|(name, value)| Some((name, value?))).collect();
-        let pages = Pages { path: "v1/tasks", items: "tasks", filters, limit: self.limit };
+        let pages =
+            Pages { path: "v1/tasks", items: "tasks", filters, limit: self.limit, page: PAGE };
         pages.show::<TaskView>(&client, global, rows)
     }
 }
@@ -769,9 +788,9 @@ mod tests {
         );
         let read = request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20);
         let request = read.expect("taken");
-        assert_eq!(body["delay"], 90);
+        assert_eq!(body["delay"], "1m30s");
         let retry = json!({
-            "count": 3, "interval": "1s500ms", "backoff": "exponential", "max_interval": 300, "jitter": 0.25,
+            "count": 3, "interval": "1500ms", "backoff": "exponential", "max_interval": "5m", "jitter": 0.25,
         });
         assert_eq!(body["retry"], retry);
         assert_eq!(body["headers"], json!({"x-a": "b=c"}));
@@ -829,7 +848,7 @@ mod tests {
     fn a_task_may_have_an_executor_that_reports() {
         let common = "--project p --group g --in 1s --deadline 1h --heartbeat 30s";
         let body = body(&format!("x create http {common} --url http://a.example/"));
-        assert_eq!(body["feedback"], json!({"deadline": 3_600, "heartbeat": 30}));
+        assert_eq!(body["feedback"], json!({"deadline": "1h", "heartbeat": "30s"}));
         assert!(request::read(TaskType::Http, body.to_string().as_bytes(), 1 << 20).is_ok());
         let line = format!("x create kafka {common} --topic orders --value v");
         let line = Line::try_parse_from(line.split_whitespace()).expect("arguments");
@@ -944,8 +963,26 @@ mod tests {
     }
 
     #[test]
+    fn every_command_takes_the_id_of_a_task_of_a_schedule() {
+        let schedule = TaskId::schedule("shop", "s1").expect("names");
+        for id in [schedule.occurrence(UnixMillis(1_767_312_000_000)), schedule.triggered([7; 8])] {
+            for command in [
+                "get {id}",
+                "history {id}",
+                "cancel {id}",
+                "retry {id}",
+                "report {id} finished",
+                "heartbeat {id}",
+            ] {
+                let line = format!("x {}", command.replace("{id}", id.as_str()));
+                assert!(Line::try_parse_from(line.split_whitespace()).is_ok(), "{line}");
+            }
+        }
+    }
+
+    #[test]
     fn a_length_of_time_has_a_unit_and_a_task_one_time() {
-        assert_eq!(length("15m"), Ok(Length::Seconds(900)));
+        assert_eq!(length("15m"), Ok(Length::Text("15m".to_owned())));
         assert_eq!(length("500ms"), Ok(Length::Text("500ms".to_owned())));
         for wrong in ["15", "", "soon"] {
             assert!(length(wrong).is_err(), "{wrong}");

@@ -7,7 +7,6 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, IsTerminal as _};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use crate::client::http::Method;
@@ -16,16 +15,12 @@ use comfy_table::Table;
 use serde_json::{Value, json};
 
 use super::client::{Client, Kind, members};
+use super::looks::{CHECK_EVERY, Looks, system};
 use super::{Exit, Failure, Global, Outcome, output, table};
 use crate::config::{Config, Overrides};
 use crate::engine::{Millis, UnixMillis};
 use crate::kafka::{Connection, Member, wall_clock};
 use crate::terminal::{Key, Screen, Stop};
-
-/// How long to wait at the end for instances, or for Kafka, that are being asked.
-const ASKED_MAX: Duration = Duration::from_secs(1);
-/// Between two checks whether a look is done or a signal came.
-const CHECK_EVERY: Duration = Duration::from_millis(100);
 
 /// Arguments of `top`.
 #[derive(Args)]
@@ -38,18 +33,6 @@ pub(super) struct Top {
     once: bool,
 }
 
-#[derive(Debug, thiserror::Error)]
-enum TopError {
-    #[error("could not {0}")]
-    System(&'static str, #[source] io::Error),
-    #[error("the thread that asks the instances ended by a mistake")]
-    Died,
-}
-
-fn system(what: &'static str) -> impl Fn(io::Error) -> Failure {
-    move |error| Failure::new(Exit::Internal, TopError::System(what, error))
-}
-
 impl Top {
     pub(super) fn run(self, global: &Global) -> Outcome {
         let config = global.load(Overrides::default())?;
@@ -60,14 +43,15 @@ impl Top {
             output::line(&shown)?;
             return Ok(if look.is_well() { Exit::Ok } else { Exit::Negative });
         }
-        let looks = Looks::start(config.clone(), connection)?;
+        let of = config.clone();
+        let looks = Looks::start("wc-top", move || Look::take(&of, &connection))?;
         let ended = self.show(&looks, &config);
         looks.end();
         ended
     }
 
     /// Draws until a key or a signal ends it, or the terminal is gone: nobody looks then.
-    fn show(&self, looks: &Looks, config: &Config) -> Outcome {
+    fn show(&self, looks: &Looks<Look>, config: &Config) -> Outcome {
         let stop = Stop::listen(|| {}).map_err(system("listen for signals"))?;
         let mut screen = match Screen::open() {
             Err(_) if !io::stdout().is_terminal() => return Ok(Exit::Ok),
@@ -79,8 +63,8 @@ impl Top {
         let (mut is_new, mut is_asked) = (true, true);
         looks.ask();
         while !stop.asked() {
-            if is_asked && let Some(look) = looks.next()? {
-                before = now.replace(look);
+            if is_asked && let Some(look) = looks.next() {
+                before = now.replace(look?);
                 (is_new, is_asked) = (true, false);
             }
             if let Some(now) = now.as_ref().filter(|_| is_new) {
@@ -104,54 +88,6 @@ impl Top {
 
 /// The first line of the screen.
 const HINT: &str = "q or Ctrl-C ends it";
-
-/// A thread that asks the instances, so that keys, signals and a terminal that goes are seen meanwhile.
-struct Looks {
-    wanted: mpsc::Sender<()>,
-    taken: mpsc::Receiver<Result<Look, Failure>>,
-}
-
-impl Looks {
-    fn start(config: Config, connection: Connection) -> Result<Self, Failure> {
-        let (wanted, asked) = mpsc::channel();
-        let (give, taken) = mpsc::channel();
-        let looking = move || {
-            while let Ok(()) = asked.recv() {
-                if give.send(Look::take(&config, &connection)).is_err() {
-                    break;
-                }
-            }
-        };
-        let started = std::thread::Builder::new().name("wc-top".into()).spawn(looking);
-        started.map_err(system("start a thread"))?;
-        Ok(Self { wanted, taken })
-    }
-
-    /// Asks for a look. If the thread has ended, [`Self::next`] says so.
-    fn ask(&self) {
-        let _ = self.wanted.send(());
-    }
-
-    /// The look that was asked for, once it is done.
-    fn next(&self) -> Result<Option<Look>, Failure> {
-        match self.taken.try_recv() {
-            Ok(look) => look.map(Some),
-            Err(mpsc::TryRecvError::Empty) => Ok(None),
-            Err(mpsc::TryRecvError::Disconnected) => {
-                Err(Failure::new(Exit::Internal, TopError::Died))
-            }
-        }
-    }
-
-    /// Ends the thread. One that still waits for an answer is left to the end of the process.
-    fn end(self) {
-        let Self { wanted, taken } = self;
-        drop(wanted);
-        let until = Instant::now() + ASKED_MAX;
-        // It sends what it has taken, and ends then.
-        while taken.recv_timeout(until.saturating_duration_since(Instant::now())).is_ok() {}
-    }
-}
 
 /// What was seen at one time.
 struct Look {
@@ -514,6 +450,9 @@ waterclock_lateness_seconds_bucket{tier=\"intake\",le=\"+Inf\"} 10\n";
             tasks: true,
             worker: false,
             api: true,
+            program: None,
+            since: None,
+            load: None,
         };
         let members = vec![MemberView { member, metrics: text.map(Metrics::read) }];
         Look { at: Instant::now(), wall: UnixMillis(0), members, forecast: None }

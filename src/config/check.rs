@@ -13,7 +13,7 @@ use crate::engine::Millis;
 use crate::engine::allow::Allow;
 use crate::engine::header::{self, TOPIC_MAX};
 use crate::engine::ladder::{HOLD_MAX, Ladder, TIERS_MAX};
-use crate::engine::task::registry::is_name as is_project;
+use crate::engine::task::registry::{NAME_WANTED, is_name as is_project};
 
 /// Least and most of a value, both allowed.
 pub(super) enum Range {
@@ -205,14 +205,14 @@ impl Faults {
             self.say("api.tokens", all.len(), format!("at most {TOKENS_MAX}"));
         }
         let mut names = BTreeSet::new();
-        for token in all {
-            let name = &token.name;
-            self.holder("api.tokens", name, &mut names, token.covered());
+        for (n, token) in all.iter().enumerate() {
+            let (key, name) = (format!("api.tokens.{n}"), &token.name);
+            self.holder(&key, name, &mut names, token.covered());
             if token.hash().is_none() {
                 // Somebody may have put the token itself there.
                 let value = format!("something else for {name:?} (not shown)");
                 let want = "the SHA-256 of the token, 64 hexadecimal digits (`waterclock token`)";
-                self.say("api.tokens.sha256", value, want);
+                self.say(format!("{key}.sha256"), value, want);
             }
         }
     }
@@ -237,8 +237,7 @@ impl Faults {
             self.say(format!("{key}.projects"), value, want);
         }
         for project in covered.unwrap_or_default().iter().filter(|name| !is_project(name)) {
-            let want = "1 to 64 of a-z 0-9 . _ -, not . or ..";
-            self.say(format!("{key}.projects"), format!("{project:?}"), want);
+            self.say(format!("{key}.projects"), format!("{project:?} for {name:?}"), NAME_WANTED);
         }
     }
 
@@ -283,16 +282,16 @@ impl Faults {
             self.say("api.tls.principals", all.len(), format!("at most {TOKENS_MAX}"));
         }
         let (mut names, mut subjects) = (BTreeSet::new(), BTreeSet::new());
-        for of in all {
-            self.holder("api.tls.principals", &of.name, &mut names, of.covered());
-            let key = "api.tls.principals.subject";
+        for (n, of) in all.iter().enumerate() {
+            let key = format!("api.tls.principals.{n}");
+            self.holder(&key, &of.name, &mut names, of.covered());
+            let (key, value) =
+                (format!("{key}.subject"), format!("{:?} for {:?}", of.subject, of.name));
             match of.subject.parse::<Subject>() {
-                Err(want @ BadSubject) => {
-                    self.say(key, format!("{:?}", of.subject), want.to_string());
-                }
+                Err(want @ BadSubject) => self.say(key, value, want.to_string()),
                 Ok(subject) => {
                     if !subjects.insert(subject) {
-                        self.say(key, format!("{:?} twice", of.subject), "another one for each");
+                        self.say(key, format!("{value}, twice"), "another one for each");
                     }
                 }
             }

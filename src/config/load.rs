@@ -128,7 +128,7 @@ impl Config {
     /// Every range and relation that does not hold, at once; [`run`](crate::run) expects that they do.
     pub fn checked(self) -> Result<Self, ConfigErrors> {
         let invalid = |fault: check::Fault| Invalid {
-            key: fault.key,
+            key: key_shown(fault.key.split('.')),
             origin: Origin::Code,
             line: None,
             value: fault.value,
@@ -183,7 +183,10 @@ impl Config {
         let of_files = open.into_iter().flatten().chain(settings).chain(secrets);
         for fault in check::check(&config).into_iter().chain(of_files) {
             let key: Vec<String> = fault.key.split('.').map(str::to_owned).collect();
-            layers.note(&figment, &key, fault.value, fault.want);
+            // What could not be read has its default by now.
+            if !layers.left_out.contains(&key) {
+                layers.note(&figment, &key, fault.value, fault.want);
+            }
         }
         if layers.found.is_empty() { Ok(config) } else { Err(ConfigErrors(layers.found)) }
     }
@@ -213,12 +216,15 @@ struct Layers {
     file: Option<PathBuf>,
     /// In which line of it each key stands.
     lines: HashMap<String, usize>,
+    /// What could not be read.
+    left_out: Vec<Vec<String>>,
     found: Vec<Invalid>,
 }
 
 impl Layers {
     fn new(file: Option<&Path>) -> Self {
-        Self { file: file.map(Path::to_owned), lines: HashMap::new(), found: Vec::new() }
+        let (lines, left_out, found) = (HashMap::new(), Vec::new(), Vec::new());
+        Self { file: file.map(Path::to_owned), lines, left_out, found }
     }
 
     /// Reads the whole configuration, noting and leaving out what cannot be read.
@@ -230,23 +236,23 @@ impl Layers {
                 Err(error) => error,
             };
             let (value, want) = match &error.kind {
-                Kind::UnknownField(name, known) => {
-                    self.note(figment, &error.path, unknown(name, known), String::new());
-                    if !remove(&mut tree, &error.path) {
-                        break;
-                    }
-                    continue;
-                }
+                Kind::UnknownField(name, known) => (unknown(name, known), String::new()),
                 Kind::InvalidType(got, want) | Kind::InvalidValue(got, want) => {
                     (shown(got), want.replace("a sequence", "a list"))
                 }
                 other => (other.to_string(), "something else".to_owned()),
             };
             let want = match error.path.first().and_then(|key| check::range(key)) {
-                Some(range) => format!("{want}, {range}"),
-                None => want,
+                Some(range) if !want.is_empty() => format!("{want}, {range}"),
+                _ => want,
+            };
+            let value = match holder(figment, &error.path) {
+                Some(name) if want.is_empty() => format!("{value} (of {name:?})"),
+                Some(name) => format!("{value} for {name:?}"),
+                None => value,
             };
             self.note(figment, &error.path, value, want);
+            self.left_out.push(error.path.clone());
             if !remove(&mut tree, &error.path) {
                 break;
             }
@@ -255,17 +261,15 @@ impl Layers {
     }
 
     fn note(&mut self, figment: &Figment, path: &[String], value: String, want: String) {
-        // An element of a list is named by its list.
-        let key: Vec<&str> =
-            path.iter().map(String::as_str).filter(|part| part.parse::<usize>().is_err()).collect();
-        let dotted = key.join(".");
+        let dotted = key_shown(path.iter().map(String::as_str));
+        let key: Vec<&str> = dotted.split('.').collect();
         let metadata =
             (1..=key.len()).rev().find_map(|n| figment.find_metadata(&key[..n].join(".")));
         let mut line = None;
         let (key, origin) = match metadata.map(|m| m.name.as_ref()) {
             Some(FILE) => {
                 // A key that is missing in a table is reported at the line of the table.
-                line = (1..=key.len()).rev().find_map(|n| self.lines.get(&key[..n].join(".")));
+                line = (1..=path.len()).rev().find_map(|n| self.lines.get(&path[..n].join(".")));
                 (dotted, Origin::File(self.file.clone().unwrap_or_default()))
             }
             Some(ENVIRONMENT) => (variable(&dotted), Origin::Environment),
@@ -497,12 +501,35 @@ impl Lines {
                 "" => key.get_ref().to_string(),
                 above => format!("{above}.{}", key.get_ref()),
             };
-            if let DeValue::Table(table) = value.get_ref() {
-                self.note(table, &name, noted);
+            match value.get_ref() {
+                DeValue::Table(table) => self.note(table, &name, noted),
+                DeValue::Array(list) => {
+                    for (n, value) in list.iter().enumerate() {
+                        if let DeValue::Table(table) = value.get_ref() {
+                            let name = format!("{name}.{n}");
+                            self.note(table, &name, noted);
+                            noted.insert(name, self.at(value.span().start));
+                        }
+                    }
+                }
+                _ => {}
             }
             noted.insert(name, self.at(key.span().start));
         }
     }
+}
+
+/// A key as it is written: an element of a list is named by its list.
+fn key_shown<'a>(path: impl Iterator<Item = &'a str>) -> String {
+    path.filter(|part| part.parse::<usize>().is_err()).collect::<Vec<_>>().join(".")
+}
+
+/// The name of the table in a list that something is of, as in `[[api.tokens]]`.
+fn holder(figment: &Figment, path: &[String]) -> Option<String> {
+    let at = path.iter().position(|part| part.parse::<usize>().is_ok())?;
+    let list = figment.find_value(&path[..at].join(".")).ok()?.into_array()?;
+    let table = list.get(path[at].parse::<usize>().ok()?)?.as_dict()?;
+    Some(table.get("name")?.as_str()?.to_owned())
 }
 
 /// What is said of a key that nobody knows.
@@ -540,7 +567,9 @@ fn remove(tree: &mut Value, path: &[String]) -> bool {
         }
         Value::Array(_, list) => match first.parse::<usize>() {
             Ok(n) if n < list.len() => {
-                list.remove(n);
+                if rest.is_empty() || !remove(&mut list[n], rest) {
+                    list.remove(n);
+                }
                 true
             }
             _ => false,

@@ -561,6 +561,43 @@ fn a_token_that_is_wrong_is_named_and_its_text_is_not_shown() {
     assert!(!format!("{config:?}").contains("wct_secret"));
 }
 
+#[test]
+fn all_that_is_wrong_about_tokens_is_told_with_whose_and_where() {
+    let text = format!(
+        "{}\n{}\n{}",
+        token("role = \"root\"\nproject = [\"shop\"]\nprojects = [\"Shop\"]"),
+        token("projects = [\"*\"]").replace("ci", "cd"),
+        token("role = \"root\"\nprojects = \"shop\"\nsha256 = 5").replace("ci", "ce").replacen(
+            &format!("sha256 = \"{HASH}\"\n"),
+            "",
+            1
+        ),
+    );
+    let told = |invalid: &Invalid| {
+        let line = invalid.line.map(|line| text.lines().nth(line - 1).unwrap_or_default());
+        (invalid.key.clone(), line.unwrap_or_default().to_owned(), invalid.to_string())
+    };
+    let mut all: Vec<_> = file(&text).unwrap_err().0.iter().map(told).collect();
+    all.sort_by(|one, other| (&one.0, &one.1).cmp(&(&other.0, &other.1)));
+    let seen: Vec<(&str, &str)> = all.iter().map(|(key, line, _)| (&**key, &**line)).collect();
+    let want = [
+        ("api.tokens.project", "project = [\"shop\"]"),
+        ("api.tokens.projects", "projects = \"shop\""),
+        ("api.tokens.projects", "projects = [\"Shop\"]"),
+        ("api.tokens.role", "role = \"root\""),
+        ("api.tokens.role", "role = \"root\""),
+        ("api.tokens.sha256", "sha256 = 5"),
+    ];
+    assert_eq!(seen, want, "{all:?}");
+    for (n, (_, _, shown)) in all.iter().enumerate() {
+        assert!(
+            shown.contains(if matches!(n, 0 | 2 | 3) { "\"ci\"" } else { "\"ce\"" }),
+            "{shown}"
+        );
+    }
+    assert_ne!(all[3], all[4], "each has a line of its own");
+}
+
 const JWT: &str = "[api.jwt]\nissuer = \"https://id.example\"\naudience = \"waterclock\"\n";
 
 #[test]

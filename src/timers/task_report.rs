@@ -49,8 +49,7 @@ impl Service {
     ) -> Result<Offset, Error> {
         let now = self.now().ok_or(Error::Timeless)?;
         let record = sealed::feedback(&self.setup.key, now, (id, ticket), result, None);
-        let (lane, _) = self.place(id);
-        Ok(self.write(lane, &[record], by).await.pop().ok_or(Error::Fault)??)
+        Ok(self.write_of_task(id, record, by).await?.offset)
     }
 
     /// Writes feedback about a task whose lane runs here, and waits until its lane has decided it or it is `by`.
@@ -86,7 +85,7 @@ impl Service {
                 let FoundTask::Copy(record, terms) = found else { return Err(Error::NotFound) };
                 let copy = Some((&record, terms, timer.due));
                 let record = sealed::feedback(&self.setup.key, now, (id, ticket), result, copy);
-                self.write(lane, &[record], by).await.pop().ok_or(Error::Fault)??
+                self.write_of_task(id, record, by).await?.offset
             }
         };
         let source = Source { topic: TopicId(0), lane };

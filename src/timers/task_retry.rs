@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 use super::find_record;
 use super::find_task::{FoundTask, TaskSearch, wanted};
 use super::replies::Reply;
-use super::service::{Error, Service, in_turn};
-use crate::engine::sealed;
+use super::service::{Error, Service, Ticket, in_turn};
+use crate::engine::sealed::{self, Follows, Submission};
 use crate::engine::task::id::TaskId;
-use crate::engine::timers::{TaskPayload, TaskRetry, Timer, TimerState};
+use crate::engine::task::spec::{RUN, Spec};
+use crate::engine::timers::{TaskPayload, TaskRecord, TaskRetry, Timer, TimerState};
 use crate::engine::{Lane, Outcome, Source, TopicId, UnixMillis};
 
 /// How much of its time must be left for writing a retry, and for the lane's answer, once its record is found.
@@ -28,6 +29,9 @@ impl Service {
     pub async fn retry_task(&self, id: &TaskId, by: Instant) -> Result<TaskRetry, Error> {
         let now = self.now().ok_or(Error::Timeless)?;
         let Some(task) = self.task(id).await? else { return Ok(TaskRetry::Absent) };
+        if task.timer.type_of_task() == RUN {
+            return self.run_again(&task, now, by).await;
+        }
         let (lane, timer) = (task.lane, task.timer);
         if let Some(known) = without_payload(&timer, now) {
             return Ok(known);
@@ -41,12 +45,40 @@ impl Service {
         let progress = timer.task.unwrap_or_default();
         let (key, wanted) = (&self.setup.key, wanted(id, &timer));
         let retry = sealed::retry(key, now, (&record, terms), &wanted, &progress);
-        let offset = self.write(lane, &[retry], by).await.pop().ok_or(Error::Fault)??;
+        let ticket = self.write_of_task(id, retry, by).await?;
+        Ok(self.retry_heard(ticket, by).await)
+    }
+
+    /// Has a run that has failed or expired made anew. Its definition is all that this needs.
+    async fn run_again(
+        &self,
+        run: &TaskRecord,
+        now: UnixMillis,
+        by: Instant,
+    ) -> Result<TaskRetry, Error> {
+        let spec = match definition(run) {
+            Ok(spec) => spec,
+            Err(known) => return Ok(known),
+        };
+        let follows = Follows { version: run.timer.version, has_ended: true };
+        let (id, spec) = (&run.id, &spec);
+        let submission =
+            Submission { id, spec, due: now, expires: None, key: None, value: None, headers: &[] };
+        let ticket = self.write_version(Some(follows), &submission, by).await?;
+        Ok(self.retry_heard(ticket, by).await)
+    }
+
+    /// What a lane says of a retry.
+    async fn retry_heard(
+        &self,
+        Ticket { lane, offset, timer_id }: Ticket,
+        by: Instant,
+    ) -> TaskRetry {
         let source = Source { topic: TopicId(0), lane };
-        Ok(match self.replies.wait(source, offset, by).await {
-            Reply::Answer(answer) if answer.timer_id == timer.timer_id => retried(answer.outcome),
+        match self.replies.wait(source, offset, by).await {
+            Reply::Answer(answer) if answer.timer_id == timer_id => retried(answer.outcome),
             Reply::Answer(_) | Reply::Before | Reply::Nothing | Reply::Gone => TaskRetry::Pending,
-        })
+        }
     }
 
     /// What is sent to whom a task calls, as long as it stands anywhere.
@@ -114,6 +146,24 @@ fn without_payload(timer: &Timer, now: UnixMillis) -> Option<TaskRetry> {
     }
 }
 
+/// What a run is that may be made anew; else what its retry comes to.
+fn definition(run: &TaskRecord) -> Result<Spec, TaskRetry> {
+    let TaskRecord { timer, spec, .. } = run;
+    match timer.state {
+        TimerState::Dead | TimerState::Expired => {}
+        TimerState::Delay => return Err(TaskRetry::Open),
+        TimerState::Lost => return Err(TaskRetry::Gone),
+        TimerState::Delivered | TimerState::Cancelled => {
+            return Err(TaskRetry::Ended(timer.state));
+        }
+    }
+    let spec = spec.as_deref().and_then(|spec| Spec::parse(spec.as_bytes()).ok());
+    spec.ok_or_else(|| {
+        let code = timer.code.map_or("refused", |code| code.as_str());
+        TaskRetry::Unborn(code.to_owned())
+    })
+}
+
 /// What a lane has said of a retry.
 fn retried(outcome: Outcome) -> TaskRetry {
     match outcome {
@@ -134,7 +184,46 @@ mod tests {
     use super::*;
     use crate::engine::Offset;
     use crate::engine::task::scope::TasksPartition;
-    use crate::engine::timers::{HeldBy, Progress, TimerId, Version};
+    use crate::engine::timers::{HeldBy, LaneTimer, Progress, TimerId, Version};
+
+    #[test]
+    fn a_run_that_has_failed_or_expired_is_made_anew_from_what_is_kept_of_it() {
+        let json = r#"{"type":"run","project":"shop","group":"g","shards":2,"task":{"type":"http","url":"https://a.example/"}}"#;
+        let of = |state, spec: Option<&str>| {
+            let timer = Timer {
+                timer_id: TimerId([1; 16]),
+                state,
+                version: Version { first_appended: UnixMillis(1), offset: Offset(1) },
+                supersedes: None,
+                due: UnixMillis(2),
+                since: UnixMillis(2),
+                target: "run:http".into(),
+                label: None,
+                id: b"a".as_slice().into(),
+                key: None,
+                key_cut: false,
+                code: None,
+                task: Some(Progress::default()),
+            };
+            let timer = LaneTimer { lane: Lane(0), timer };
+            let run = TaskRecord::new(timer, spec.map(Into::into), Vec::new()).expect("an id");
+            definition(&run).map(|spec| spec.run().map(|run| run.shards()))
+        };
+        let ended = |state| Err(TaskRetry::Ended(state));
+        #[rustfmt::skip]
+        let cases = [
+            (TimerState::Dead,      Some(json), Ok(Some(2))),
+            (TimerState::Expired,   Some(json), Ok(Some(2))),
+            (TimerState::Dead,      None,       Err(TaskRetry::Unborn("refused".to_owned()))),
+            (TimerState::Delay,     Some(json), Err(TaskRetry::Open)),
+            (TimerState::Lost,      Some(json), Err(TaskRetry::Gone)),
+            (TimerState::Delivered, Some(json), ended(TimerState::Delivered)),
+            (TimerState::Cancelled, Some(json), ended(TimerState::Cancelled)),
+        ];
+        for (state, spec, want) in cases {
+            assert_eq!(of(state, spec), want, "{state:?}");
+        }
+    }
 
     #[test]
     fn only_what_waits_or_has_failed_needs_its_payload() {

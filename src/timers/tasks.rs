@@ -17,11 +17,13 @@ use crate::engine::task::id::TaskId;
 use crate::engine::timers::{
     TaskCancel, TaskCounts, TaskFilter, TaskRecord, Timer, TimerId, TimerState,
 };
-use crate::engine::{Lane, Offset, Outcome, Record, Source, TopicId};
+use crate::engine::{Answer, Lane, Outcome, Record, Source, TopicId};
 use crate::timers::index::{After, Reader, TaskListing};
 
 /// How long a look-up that found nothing waits until the lane has decided what stands in its intakes.
 const DECIDED_MAX: Duration = Duration::from_secs(1);
+/// How long the lane's word on a change may come after the index has a later version.
+const REPLY_MAX: Duration = Duration::from_secs(1);
 /// Between two looks at a task whose worker has been told of its cancel.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
@@ -102,23 +104,39 @@ impl Service {
         receipts.into_iter().map(|receipt| Ok(receipt.map(drop)?)).collect()
     }
 
-    /// Writes a schedule in the place of this version, or of none, wherever its lane runs; says where its record stands.
+    /// Writes a schedule or a run in the place of this version, or of none, wherever its lane runs; says where its record stands. That
+    /// is what [`schedule_taken`](Self::schedule_taken) is asked with.
     ///
     /// # Errors
     /// Nothing was written, unless it says that this is not known. To look is safe.
-    pub async fn write_schedule(
+    pub async fn write_version(
         &self,
         follows: Option<Follows>,
-        schedule: &Submission<'_>,
+        of: &Submission<'_>,
         by: Instant,
-    ) -> Result<Offset, Error> {
-        let (lane, _) = self.place(schedule.id);
+    ) -> Result<Ticket, Error> {
         let now = self.now().ok_or(Error::Timeless)?;
         let record = match follows {
-            Some(follows) => sealed::change_schedule(&self.setup.key, now, follows, schedule),
-            None => sealed::submit(&self.setup.key, now, schedule),
+            Some(follows) => sealed::change_schedule(&self.setup.key, now, follows, of),
+            None => sealed::submit(&self.setup.key, now, of),
         };
-        Ok(self.write(lane, &[record], by).await.pop().ok_or(Error::Fault)??)
+        self.write_of_task(of.id, record, by).await
+    }
+
+    /// Whether the change of a schedule that was written there was in force: its lane has said so, and that is remembered here.
+    ///
+    /// # Errors
+    /// The lane is not here.
+    pub async fn schedule_taken(&self, ticket: &Ticket) -> Result<bool, Error> {
+        let Ticket { lane, offset, timer_id } = *ticket;
+        let source = Source { topic: TopicId(0), lane };
+        match self.replies.wait(source, offset, Instant::now() + REPLY_MAX).await {
+            Reply::Gone => Err(Error::Moving(lane)),
+            Reply::Answer(Answer { timer_id: of, outcome, .. }) => {
+                Ok(of == timer_id && outcome == Outcome::Replaced)
+            }
+            Reply::Before | Reply::Nothing => Ok(false),
+        }
     }
 
     /// Writes the cancel of whatever is pending of a task, wherever its lane runs; gives what its answer is asked for with.
@@ -126,9 +144,19 @@ impl Service {
     /// # Errors
     /// Nothing was written, unless it says that this is not known. To cancel again is safe.
     pub async fn cancel_task(&self, id: &TaskId, by: Instant) -> Result<Ticket, Error> {
-        let (lane, timer_id) = self.place(id);
         let now = self.now().ok_or(Error::Timeless)?;
         let record = sealed::cancel(&self.setup.key, now, id);
+        self.write_of_task(id, record, by).await
+    }
+
+    /// Writes a record about a task to its intake; gives what its answer is asked for with.
+    pub(super) async fn write_of_task(
+        &self,
+        id: &TaskId,
+        record: Record,
+        by: Instant,
+    ) -> Result<Ticket, Error> {
+        let (lane, timer_id) = self.place(id);
         let offset = self.write(lane, &[record], by).await.pop().ok_or(Error::Fault)??;
         Ok(Ticket { lane, offset, timer_id })
     }
@@ -226,8 +254,8 @@ impl Heard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::UnixMillis;
     use crate::engine::timers::{Progress, Version};
+    use crate::engine::{Offset, UnixMillis};
 
     fn timer(state: TimerState, begun: bool, cancelling: bool) -> Timer {
         Timer {

@@ -220,15 +220,26 @@ fn failure(error: &reqwest::Error) -> (Answer, String) {
     if error.is_timeout() || chain().any(is_of_network) {
         (Answer::NoConnection, format!("no_connection: {why}"))
     } else {
-        // What TLS says of an answer that is not TLS says nothing to who does not know its records.
-        let hint =
-            if why.contains("wrong version number") { "no TLS is spoken there: " } else { "" };
-        (Answer::Broken, format!("connection_failed: {hint}{why}"))
+        (Answer::Broken, unusable(&why))
     }
 }
 
+/// The error of a connection that was made and cannot be used. What TLS says in its own words is said before in others.
+pub(super) fn unusable(why: &str) -> String {
+    const UNKNOWN: [&str; 4] =
+        ["issuer certificate", "self-signed", "self signed", "unable to verify the first"];
+    let hint = match why {
+        why if why.contains("wrong version number") => "no TLS is spoken there: ",
+        why if UNKNOWN.iter().any(|word| why.contains(word)) => {
+            "the worker does not trust its authority (SSL_CERT_FILE): "
+        }
+        _ => "",
+    };
+    format!("connection_failed: {hint}{why}")
+}
+
 /// What TLS says: with what is wrong with a certificate, which the innermost error leaves out.
-fn of_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
+pub(super) fn of_tls(cause: &(dyn StdError + 'static)) -> Option<String> {
     let wrapped = cause.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let wrapped = wrapped.and_then(|inner| inner.downcast_ref::<native_tls::Error>());
     cause.downcast_ref().or(wrapped).map(native_tls::Error::to_string)

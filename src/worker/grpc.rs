@@ -20,7 +20,7 @@ use reqwest::header::HeaderValue;
 use tokio::time::Instant;
 use url::Url;
 
-use super::call::{ANSWER_MAX, End};
+use super::call::{self, ANSWER_MAX, End};
 use super::guard::Denied;
 use super::request::Refused;
 use super::resolver::{Resolver, Unresolved};
@@ -67,7 +67,7 @@ impl Failure {
         if let Some(unresolved) = chain().find_map(|cause| cause.downcast_ref::<Unresolved>()) {
             return Self::broken(format!("name_unresolved: {unresolved}"));
         }
-        let why = last_cause(error);
+        let why = chain().find_map(call::of_tls).unwrap_or_else(|| last_cause(error));
         // TLS tells its own errors as some other error of a connection.
         let is_of_network = chain().any(|cause| {
             cause
@@ -77,10 +77,7 @@ impl Failure {
         if is_of_network {
             return Self::Broken(GrpcAnswer::NoConnection, format!("no_connection: {why}"));
         }
-        // What TLS says of an answer that is not TLS says nothing to who does not know its records.
-        let hint =
-            if why.contains("wrong version number") { "no TLS is spoken there: " } else { "" };
-        Self::broken(format!("connection_failed: {hint}{why}"))
+        Self::broken(call::unusable(&why))
     }
 }
 

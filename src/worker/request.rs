@@ -25,8 +25,9 @@ use crate::engine::UnixMillis;
 use crate::engine::header::{self, Code};
 use crate::engine::messages::TracedTurn;
 use crate::engine::task::digest;
+use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{self, Protocol, Registry, Service};
-use crate::engine::task::spec::{Address, Grpc, GrpcAddress, Http, Kind, Method, Spec};
+use crate::engine::task::spec::{Address, Grpc, GrpcAddress, Http, Kind, Method, Shard, Spec};
 use crate::engine::work::Task;
 
 /// What waterclock calls itself.
@@ -96,7 +97,7 @@ pub(super) fn prepare(
     let over = match spec.kind() {
         Kind::Http(http) => Over::Http(http),
         Kind::Grpc(grpc) => Over::Grpc(grpc),
-        Kind::Kafka(_) | Kind::Schedule(_) => {
+        Kind::Kafka(_) | Kind::Schedule(_) | Kind::Run(_) => {
             let of_type = spec.type_name();
             let detail = format!("its type is {of_type}; workers call http and grpc");
             return Err(Refused::task(detail));
@@ -118,7 +119,9 @@ pub(super) fn prepare(
 
     let body = Bytes::from_owner(Body(Arc::clone(task)));
     let is_grpc = matches!(over, Over::Grpc(_));
-    let said = Said { task, id, polls: spec.poll().is_some(), is_grpc, now };
+    let nominal = TaskId::parse(id).ok().and_then(|id| id.nominal());
+    let (polls, shard) = (spec.poll().is_some(), spec.shard());
+    let said = Said { task, id, polls, shard, nominal, is_grpc, now };
     let (of_user, timeout) = match over {
         Over::Http(http) => (&http.headers, http.timeout),
         Over::Grpc(grpc) => (&grpc.headers, grpc.timeout),
@@ -248,6 +251,10 @@ struct Said<'a> {
     id: &'a str,
     /// Whether it is called again until the thing has happened.
     polls: bool,
+    /// Of a run.
+    shard: Option<Shard>,
+    /// Of a schedule: for which time.
+    nominal: Option<UnixMillis>,
     is_grpc: bool,
     now: UnixMillis,
 }
@@ -282,7 +289,15 @@ impl Said<'_> {
         headers.insert("waterclock-turn", self.task.turn.turn.into());
         headers.insert("waterclock-attempt", self.task.sealed.attempt.into());
         headers.insert("waterclock-due", self.task.sealed.due.0.into());
-        if let Some(TracedTurn { ticket, cursor }) = &self.task.traced {
+        if let Some(shard) = self.shard {
+            let shard = HeaderValue::try_from(shard.to_string());
+            let unsent = |_| Refused::task("which shard it is cannot be sent in a header");
+            headers.insert("waterclock-shard", shard.map_err(unsent)?);
+        }
+        if let Some(nominal) = self.nominal {
+            headers.insert("waterclock-nominal", nominal.0.into());
+        }
+        if let Some(TracedTurn { ticket, cursor, .. }) = &self.task.traced {
             let unsent = |_| Refused::task("its ticket or cursor cannot be sent in a header");
             headers.insert("waterclock-ticket", HeaderValue::try_from(ticket).map_err(unsent)?);
             match cursor {

@@ -12,10 +12,11 @@ use super::*;
 use crate::engine::header;
 use crate::engine::messages::TracedTurn;
 use crate::engine::task::digest;
+use crate::engine::task::id::TaskId;
 use crate::engine::task::registry;
 use crate::engine::timers::{TimerId, Version};
 use crate::engine::work::{Callee, Dispatch, Scope, Turn};
-use crate::engine::{Lane, Millis, Record};
+use crate::engine::{Lane, Millis, Offset, Record};
 use crate::patient::patient;
 
 pub(super) mod certificate;
@@ -149,12 +150,17 @@ fn of_its_own_process(name: &str, variables: &[(&str, &OsStr)]) {
 
 /// A task as it stands in `<ns>.tasks`.
 fn task(spec: Value, body: &[u8]) -> Task {
+    task_of("9f2c", spec, body)
+}
+
+/// The same with this id.
+fn task_of(id: &str, spec: Value, body: &[u8]) -> Task {
     let mut all = json!({"type": "http", "project": "shop", "group": "g"});
     let fields = spec.as_object().unwrap().clone();
     all.as_object_mut().unwrap().extend(fields);
     let spec = all.to_string();
     let headers: [(&[u8], Option<&[u8]>); 3] = [
-        (header::ID.as_bytes(), Some(b"9f2c")),
+        (header::ID.as_bytes(), Some(id.as_bytes())),
         (header::TASK.as_bytes(), Some(spec.as_bytes())),
         (b"of-the-record", Some(b"not sent")),
     ];
@@ -365,6 +371,39 @@ fn a_raw_url_is_called_without_a_signature_and_a_round_of_polling_has_an_id_of_i
     }
 }
 
+/// Of a task of a schedule, of a shard of its run, of a shard of one that somebody asked for, and of a task of no schedule.
+fn of_schedules() -> [(String, Option<&'static str>); 4] {
+    let schedule = TaskId::schedule("shop", "nightly").unwrap();
+    let version = (UnixMillis(1_801_353_600_012), Offset(42));
+    let (run, by_hand) =
+        (schedule.occurrence(UnixMillis(1_801_353_600_000)), schedule.triggered([7; 8]));
+    let shard = |of: &TaskId| of.shard(version, 7).to_string();
+    let nominal = Some("1801353600000");
+    [
+        (run.to_string(), nominal),
+        (shard(&run), nominal),
+        (shard(&by_hand), None),
+        ("9f2c".to_owned(), None),
+    ]
+}
+
+#[test]
+fn a_call_says_for_which_nominal_time_it_is() {
+    let (stub, worker) = (Stub::start(), Worker::local());
+    let url = format!("http://{}/ok", stub.address);
+    for (id, _) in of_schedules() {
+        worker.call(&Arc::new(task_of(&id, json!({"url": url}), b"body")));
+    }
+    let requests = stub.requests();
+    let said: Vec<_> = requests
+        .iter()
+        .map(|request| (request.header("webhook-id"), request.header("waterclock-nominal")))
+        .collect();
+    let want = of_schedules();
+    let want: Vec<_> = want.iter().map(|(id, nominal)| (Some(id.as_str()), *nominal)).collect();
+    assert_eq!(said, want);
+}
+
 #[test]
 fn a_call_hands_a_task_with_feedback_over_and_says_no_more() {
     let (stub, worker) = (Stub::start(), Worker::local());
@@ -373,8 +412,8 @@ fn a_call_hands_a_task_with_feedback_over_and_says_no_more() {
         seen(&worker.call(&Arc::new(Task { traced, ..task })))
     };
     let (ticket, cursor) = ("AAABmF-x_".to_owned(), Some(Arc::from("Zeile 7 \u{fc}")));
-    let first = Some(TracedTurn { ticket: ticket.clone(), cursor: None });
-    let again = Some(TracedTurn { ticket: ticket.clone(), cursor });
+    let first = Some(TracedTurn { ticket: ticket.clone(), cursor: None, shard: None });
+    let again = Some(TracedTurn { ticket: ticket.clone(), cursor, shard: None });
     let feedback = json!({"feedback": {"deadline": "1h"}});
     let accepted = |status| (Some(status), Outcome::Accepted, String::new(), false);
     assert_eq!(of("/status/202", feedback.clone(), first.clone()), accepted(202));

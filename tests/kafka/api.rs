@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Fixture, Log, Mode, Out, PATIENCE, Process, bulk_cancelled, client, eventually, out, patient,
-    waterclock, whole,
+    start_all, waterclock, whole,
 };
 
 const LANES: u16 = 4;
@@ -20,8 +20,10 @@ fn fixture(test: &str) -> Fixture {
 
 /// Two instances that share the lanes.
 fn pair(fixture: &Fixture) -> (Process, Process) {
-    let a = fixture.launch(Mode::ExactlyOnce).data("a").start();
-    let b = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    let [a, b] = start_all([
+        fixture.launch(Mode::ExactlyOnce).data("a"),
+        fixture.launch(Mode::ExactlyOnce).data("b"),
+    ]);
     eventually("the lanes are shared", || {
         let own = [a.lanes(), b.lanes()];
         if own == [2, 2] { Ok(()) } else { Err(format!("{own:?}")) }

@@ -143,19 +143,27 @@ fn a_small_bench_checks_itself_and_leaves_nothing_behind() {
     until_gone(&brokers, namespace);
 }
 
-#[test]
-fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
-    let _beside = MAKING_TOPICS.read();
+/// A case of few records, and what was measured: it and its arguments.
+#[track_caller]
+fn small_bench(case: &[&str]) -> Value {
     let brokers = variable("KAFKA_BOOTSTRAP");
     let output = waterclock()
-        .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2", "--case", "tasks"])
-        .args(["--records", "1000", "--seconds", "1", "--delay", "3s"])
+        .args(["bench", "--json", "--brokers", &brokers, "--lanes", "2", "--records", "1000"])
+        .arg("--case")
+        .args(case)
         .output()
         .expect("the binary runs");
     let told = String::from_utf8_lossy(&output.stderr);
     let bench: Value = serde_json::from_slice(&output.stdout)
         .unwrap_or_else(|error| panic!("no summary: {error}\n{told}"));
     assert!(output.status.success() && bench["ok"] == true, "{bench}\n{told}");
+    bench
+}
+
+#[test]
+fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
+    let _beside = MAKING_TOPICS.read();
+    let bench = small_bench(&["tasks", "--seconds", "1", "--delay", "4s"]);
     let tasks = &bench["report"]["tasks"];
     for (place, least) in [
         ("/memory/pending", 1_000),
@@ -163,7 +171,6 @@ fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
         ("/batched/per_second", 1),
         ("/calls/check/seen", 200),
         ("/steady/check/seen", 500),
-        ("/schedules/check/seen", 20),
         ("/faults/check/seen", 1),
         ("/faults/killed/calls", 1),
         ("/company/single/per_second", 1),
@@ -179,5 +186,20 @@ fn a_small_bench_of_tasks_calls_each_and_leaves_nothing_behind() {
         assert!(value >= Some(f64::from(least)), "{place}: {tasks:#}");
     }
     let namespace = bench["report"]["namespace"].as_str().expect("its namespace");
-    until_gone(&brokers, namespace);
+    until_gone(&variable("KAFKA_BOOTSTRAP"), namespace);
+}
+
+#[test]
+fn a_small_bench_of_schedules_has_each_time_and_each_shard_called() {
+    let _beside = MAKING_TOPICS.read();
+    let bench = small_bench(&["schedules", "--seconds", "2"]);
+    let found = &bench["report"]["schedules"];
+    assert_eq!(found["schedules"]["check"]["seen"], 40, "{found:#}");
+    assert_eq!(found["run"]["check"]["seen"], 50, "{found:#}");
+    assert!(
+        found["run"]["finished_ms"].as_f64() >= found["run"]["created_ms"].as_f64(),
+        "{found:#}"
+    );
+    let namespace = bench["report"]["namespace"].as_str().expect("its namespace");
+    until_gone(&variable("KAFKA_BOOTSTRAP"), namespace);
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
 use parking_lot::Mutex;
+use rustix::process::{Pid, Signal};
 use serde_json::Value;
 
 use super::clients::Client;
@@ -55,12 +56,35 @@ impl Service {
         });
         at
     }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGSTOP: it stands still until it is told to go on.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        rustix::process::kill_process(Pid::from_child(&self.child), signal).expect("it is there");
+    }
+
+    /// SIGKILL, and waits until it is gone. What it has printed stays.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
     }
 }
 

@@ -13,7 +13,9 @@ use waterclock::client::{
 };
 use waterclock::engine::murmur2;
 
-use crate::support::{Fixture, Log, Mode, PATIENCE, Rec, eventually_within, free_address, whole};
+use crate::support::{
+    Fixture, Log, Mode, PATIENCE, Rec, eventually_within, free_address, start_all, whole,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -294,8 +296,10 @@ fn a_consumed_record_comes_again_after_the_same_interval() {
 fn any_instance_behind_a_load_balancer_cancels_the_timers_of_all_lanes() {
     let fixture = Fixture::new("client-balanced");
     let target = fixture.target("out", 3);
-    let mut first = fixture.launch(Mode::ExactlyOnce).data("a").start();
-    let mut second = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    let [mut first, mut second] = start_all([
+        fixture.launch(Mode::ExactlyOnce).data("a"),
+        fixture.launch(Mode::ExactlyOnce).data("b"),
+    ]);
     eventually_within(PATIENCE, "both have lanes", || {
         let lanes = (first.lanes(), second.lanes());
         if lanes.0 > 0 && lanes.1 > 0 { Ok(()) } else { Err(format!("{lanes:?}")) }

@@ -4,16 +4,16 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::support::{
     Fixture, Log, Mode, PATIENCE, Process, Rec, eventually_within, patient, variable, whole,
 };
 
-/// Longer than a JVM may take to compile and start between two records about one timer, on a machine that also builds.
-const SOON: &str = "40s";
+/// Longer than a JVM may take to start between two records about one timer, on a machine that also builds.
+const SOON: &str = "20s";
 
 /// Where a program of the documents stands.
 fn program(name: &str) -> String {
@@ -62,12 +62,13 @@ impl Client {
         Self::new(fixture, process, vec![go()])
     }
 
-    /// Kafka's own client: its default partitioner is murmur2.
+    /// Kafka's own client: its default partitioner is murmur2. `java` would compile its file in each run, as the test of its page
+    /// has it.
     pub fn java(fixture: &Fixture, process: &Process) -> Self {
-        let (script, dir) = (variable("WATERCLOCK_KAFKA_SCRIPT"), variable("WATERCLOCK_KAFKA_DIR"));
-        let tool = ["tool", "--dir"].map(str::to_owned);
-        let runner = [vec![script], tool.to_vec(), vec![dir, program("Timers.java")]].concat();
-        Self::new(fixture, process, runner)
+        let classes = java_classes();
+        let mut client = Self::new(fixture, process, java_tool("Timers"));
+        client.environment.push(("CLASSPATH", classes));
+        client
     }
 
     /// The client of this crate: it finds the instance to ask through Kafka.
@@ -89,22 +90,57 @@ impl Client {
         Self::new(fixture, process, vec![example("tasks").display().to_string()])
     }
 
+    /// What executes shards of runs by the worker of this crate. It is told everything by its arguments.
+    pub fn rust_worker(fixture: &Fixture, process: &Process) -> Self {
+        let server = format!("http://{}", process.address().expect("it runs"));
+        let program = example("worker").display().to_string();
+        let runner = vec![program, fixture.connection.brokers.clone(), server];
+        Self { runner, environment: Vec::new() }
+    }
+
     /// franz-go, with HTTP or gRPC for tasks.
     pub fn go_tasks(fixture: &Fixture, process: &Process) -> Self {
         Self::new(fixture, process, vec![go_tasks()])
     }
 
     /// Kafka's own client, with java.net.http or grpc-java for tasks.
-    #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
     #[track_caller]
     pub fn java_tasks(fixture: &Fixture, process: &Process) -> Self {
+        Self::new(fixture, process, Self::java_of_tasks("Tasks.java"))
+    }
+
+    /// What executes shards of runs, in Python: it needs nothing but confluent-kafka.
+    #[track_caller]
+    pub fn python_executor(fixture: &Fixture, process: &Process) -> Self {
+        Self::executor(fixture, process, vec![python(), program("run_executor.py")])
+    }
+
+    /// The same in Java.
+    #[track_caller]
+    pub fn java_executor(fixture: &Fixture, process: &Process) -> Self {
+        Self::executor(fixture, process, Self::java_of_tasks("Executor.java"))
+    }
+
+    /// It is told where the API is by its first argument.
+    fn executor(fixture: &Fixture, process: &Process, mut runner: Vec<String>) -> Self {
+        runner.push(process.address().expect("it runs"));
+        let mut client = Self::new(fixture, process, runner);
+        client.environment.retain(|(name, _)| *name == "BROKERS");
+        client.environment.extend([("TOKEN", String::new()), ("HEARTBEAT", "5".to_owned())]);
+        client
+    }
+
+    /// What runs a program of docs/clients/tasks-java.
+    #[allow(clippy::disallowed_methods, reason = "a test must be told where it is")]
+    #[track_caller]
+    fn java_of_tasks(name: &str) -> Vec<String> {
         let lib = std::env::var("WATERCLOCK_TEST_JAVA_LIB").unwrap_or_else(|_| {
             panic!("WATERCLOCK_TEST_JAVA_LIB is not set: scripts/test sets it to the jars of docs/clients/tasks-java/pom.xml, as Maven brings them")
         });
         let java = std::env::var("JAVA_HOME")
             .map_or_else(|_| "java".to_owned(), |home| format!("{home}/bin/java"));
-        let runner = [&*java, "-cp", &format!("{lib}/*"), &program("tasks-java/Tasks.java")];
-        Self::new(fixture, process, runner.map(str::to_owned).to_vec())
+        let program = program(&format!("tasks-java/{name}"));
+        [&*java, "-cp", &format!("{lib}/*"), &program].map(str::to_owned).to_vec()
     }
 
     /// As it would be run.
@@ -174,6 +210,35 @@ fn example(name: &str) -> PathBuf {
     let program = built.join("examples").join(name).with_extension(std::env::consts::EXE_EXTENSION);
     assert!(program.is_file(), "{} is not built: cargo build --example {name}", program.display());
     program
+}
+
+/// What runs a class with Kafka's jars, or a file.
+fn java_tool(class: &str) -> Vec<String> {
+    let (script, dir) = (variable("WATERCLOCK_KAFKA_SCRIPT"), variable("WATERCLOCK_KAFKA_DIR"));
+    [&*script, "tool", "--dir", &dir, class].map(str::to_owned).to_vec()
+}
+
+/// Where the classes of Timers.java are, which are made once.
+#[track_caller]
+fn java_classes() -> String {
+    static CLASSES: OnceLock<String> = OnceLock::new();
+    let made = CLASSES.get_or_init(|| {
+        // Beside the cluster of the run, with which it goes.
+        let beside = PathBuf::from(variable("WATERCLOCK_KAFKA_DIR")).with_file_name("timers-java");
+        let to = beside.display().to_string();
+        let runner = java_tool("com.sun.tools.javac.Main");
+        let mut command = Command::new(&runner[0]);
+        // Without it, the compiler goes by what it was itself started with.
+        command
+            .args(&runner[1..])
+            .args(["-d", &to, &program("Timers.java")])
+            .env_remove("CLASSPATH");
+        let ended = command.output().expect("it starts");
+        let errors = String::from_utf8_lossy(&ended.stderr);
+        assert!(ended.status.success(), "it wants a JDK of 17 or later, not a mere JRE: {errors}");
+        to
+    });
+    made.clone()
 }
 
 /// The program in Go, built.

@@ -12,9 +12,10 @@ use rdkafka::consumer::{BaseConsumer, Consumer as _};
 use rdkafka::{Offset, TopicPartitionList};
 
 use super::clients::Client;
+use crate::support::wire::{self, Of};
 use crate::support::{
     Fixture, Log, Mode, PATIENCE, Process, Producer, Rec, ask, eventually, now_ms, out, patient,
-    tool, whole,
+    whole,
 };
 
 /// A namespace, an instance, and a program in one of the languages.
@@ -311,10 +312,9 @@ fn refused(shop: &Shop) {
     let given_up = shop.fixture.target("failed", 1);
     shop.fixture.producer().send_one(&topic, &out("fail 1").key("a"));
     let intake = shop.fixture.names.intake();
-    let of_topic = ["--alter", "--entity-type", "topics", "--entity-name", &intake];
-    let most = |bytes: u32| {
-        let change = format!("max.message.bytes={bytes}");
-        tool("kafka.admin.ConfigCommand", &[&of_topic[..], &["--add-config", &change]].concat());
+    let most = |bytes: &str| {
+        let brokers = &shop.fixture.connection.brokers;
+        wire::set(brokers, Of::Topic, &intake, ("max.message.bytes", bytes));
     };
     // A broker hears of a change a moment later.
     let probe = |is_taken: bool| {
@@ -327,13 +327,13 @@ fn refused(shop: &Shop) {
             }
         });
     };
-    most(1);
+    most("1");
     probe(false);
     // There is no tier of 3 s, to which a client could write instead.
     let arguments = ["retry", &topic, &given_up, "3", "3", "1"];
     shop.client.fails(&arguments);
     // As topics/intake.toml has it.
-    most(2_162_688);
+    most("2162688");
     probe(true);
     let said = shop.run(&arguments);
     assert_eq!(said, "fail 1: again\nfail 1: done");

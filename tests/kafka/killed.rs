@@ -9,14 +9,14 @@ use waterclock::engine::murmur2;
 
 use crate::support::{
     Fixture, Mode, Out, PATIENCE, Rec, Told, ask, eventually, in_both_modes, out, patient,
-    waterclock, whole,
+    start_all, waterclock, whole,
 };
 
 in_both_modes!(a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided);
 
 const LANES: u16 = 2;
 /// A timer that is not cancelled is due so long after it was submitted.
-const DUE: Duration = Duration::from_secs(40);
+const DUE: Duration = Duration::from_secs(30);
 /// What an answer may take beyond its wait, as docs/http-api.md says, and what this machine may take beyond that.
 const GRACE: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(1);
@@ -54,8 +54,7 @@ fn a_cancel_for_the_lanes_of_a_killed_instance_is_written_at_once_and_decided(mo
     let short = if mode == Mode::ExactlyOnce { "eos" } else { "alo" };
     let fixture = Fixture::with(&format!("killed-{short}"), |request| request.lanes = Some(LANES));
     let target = fixture.target("out", 1);
-    let start = |data: &str| fixture.launch(mode).data(data).start();
-    let [mut a, mut b] = [start("a"), start("b")];
+    let [mut a, mut b] = start_all(["a", "b"].map(|data| fixture.launch(mode).data(data)));
     eventually("each has a lane and knows the other", || {
         let own = [a.lanes(), b.lanes()];
         let told = [a.get("/v1/timers")?.0, b.get("/v1/timers")?.0];

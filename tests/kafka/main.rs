@@ -37,6 +37,7 @@ mod readme;
 mod refused;
 mod registry;
 mod reload;
+mod runs;
 mod seats;
 mod secure;
 mod starts;

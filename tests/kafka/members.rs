@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use rdkafka::Offset;
+use serde_json::{Value, json};
 use waterclock::engine::Lane;
 use waterclock::kafka::Roster;
 use waterclock::kafka::topics::{Request, apply};
 
 use crate::support::{
     Fixture, Load, Log, Mode, PATIENCE, Process, Proxy, Resource, Right, allow, ask,
-    assert_each_once, assert_promise, eventually, free_address, in_both_modes, out, patient, whole,
+    assert_each_once, assert_promise, eventually, eventually_within, free_address, in_both_modes,
+    out, patient, start_all, waterclock, whole,
 };
 
 in_both_modes!(
@@ -55,6 +57,101 @@ fn members_say_which_lanes_they_run_and_where_they_answer() {
     assert_eq!(roster().members().count(), 0, "who has left is nobody's owner");
 }
 
+/// What is named is gone 95 s after its last announcement.
+const GONE_MAX: Duration = Duration::from_secs(120);
+
+/// What this instance and a command say of the members, once both say the same, and that they are so, in the order of the words.
+#[track_caller]
+fn listed(fixture: &Fixture, process: &Process, health: &[&str]) -> Vec<Value> {
+    eventually_within(GONE_MAX, &format!("both say {health:?}"), || {
+        let [told, said] = said_of_members(fixture, process);
+        let mut found: Vec<&str> =
+            said.iter().filter_map(|member| member["health"].as_str()).collect();
+        found.sort_unstable();
+        if told == said && found == health {
+            return Ok(said);
+        }
+        Err(format!("{told:?} by HTTP, {said:?} by the command"))
+    })
+}
+
+/// What this instance says of the members, and what a command does.
+#[track_caller]
+pub fn said_of_members(fixture: &Fixture, process: &Process) -> [Vec<Value>; 2] {
+    let told = ask(process, "GET", "/v1/members", None).body;
+    let mut command = waterclock();
+    command.args(["members", "--json", "--brokers", &fixture.connection.brokers]);
+    let said = command.args(["--namespace", fixture.namespace()]).output().expect("it runs");
+    let said = String::from_utf8_lossy(&said.stdout).into_owned();
+    let said = said.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    [told["members"].as_array().cloned().unwrap_or_default(), said]
+}
+
+/// What is said of the member that answers there.
+#[track_caller]
+pub fn at<'a>(members: &'a [Value], process: &Process) -> &'a Value {
+    let address = process.address().expect("it serves");
+    let mut found = members.iter().filter(|member| member["address"] == *address);
+    found.next().unwrap_or_else(|| panic!("{address} is not in {members:?}"))
+}
+
+#[test]
+fn a_member_joins_without_configuration_dies_is_silent_then_gone_and_comes_back_under_its_name() {
+    let fixture = fixture("listed", Mode::ExactlyOnce, 4);
+    let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
+    let record = out("later").key("k").to(&fixture.target("out", 1)).delay(3_600_000);
+    let record = record.header("x-delay-id", "i");
+    fixture.producer().send_one(&fixture.names.intake(), &record);
+    eventually("it is pending", || match a.metric("waterclock_timers_pending") {
+        1.0 => Ok(()),
+        pending => Err(pending.to_string()),
+    });
+
+    // Nobody tells the one of the other.
+    let mut b = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    wait_until_shared(4, &[&a, &b]);
+    let members = eventually("each has its lanes, and one of them has the timer", || {
+        let members = listed(&fixture, &a, &["ready", "ready"]);
+        let sum = |of: &dyn Fn(&Value) -> usize| members.iter().map(of).sum::<usize>();
+        let lanes = |member: &Value| member["lanes"].as_array().map_or(0, Vec::len);
+        let timers = sum(&|member| member["load"]["timers"].as_u64().unwrap_or(0) as usize);
+        // Of lanes that have just moved it is not known, and nothing is said.
+        let is_said = |member: &Value| lanes(member) == 2 && member["load"].is_object();
+        assert!(!members.iter().all(is_said) || timers > 0, "there is one: {members:?}");
+        if (sum(&lanes), timers) == (4, 1) { Ok(members) } else { Err(format!("{members:?}")) }
+    });
+    for member in [at(&members, &a), at(&members, &b)] {
+        assert_eq!(member["version"], env!("CARGO_PKG_VERSION"), "{member}");
+        assert_eq!(member["threads"], 1, "{member}");
+        assert!(member["roles"].as_array().is_some_and(|roles| roles.contains(&json!("api"))));
+    }
+    let before = at(&members, &b).clone();
+    assert!(before["since"].as_u64() > at(&members, &a)["since"].as_u64(), "{members:?}");
+
+    // One that stands still is not waited for.
+    b.freeze();
+    let told = ask(&a, "GET", "/v1/members", None);
+    assert!(told.took < patient(Duration::from_secs(4)), "{:?}", told.took);
+    let members = told.body["members"].as_array().cloned().unwrap_or_default();
+    assert_eq!(at(&members, &b)["health"], "silent", "{members:?}");
+    b.kill();
+    let members = listed(&fixture, &a, &["ready", "silent"]);
+    assert_eq!(at(&members, &b)["instance"], before["instance"]);
+    wait_until_shared(4, &[&a]);
+    let members = listed(&fixture, &a, &["ready"]);
+    assert_eq!(at(&members, &a)["lanes"], json!([0, 1, 2, 3]));
+
+    let mut b = fixture.launch(Mode::ExactlyOnce).data("b").start();
+    wait_until_shared(4, &[&a, &b]);
+    let members = listed(&fixture, &b, &["ready", "ready"]);
+    let after = at(&members, &b);
+    assert_eq!(after["instance"], before["instance"], "its directory has its name");
+    assert!(after["since"].as_u64() > before["since"].as_u64(), "{before} {after}");
+    a.stop_well();
+    listed(&fixture, &b, &["ready"]);
+    b.stop_well();
+}
+
 /// A spare answers each of the group's assignments. Else the group waits for it for three minutes.
 #[test]
 fn spares_hold_up_no_rebalance_and_take_the_lane_that_is_free() {
@@ -75,9 +172,11 @@ fn spares_hold_up_no_rebalance_and_take_the_lane_that_is_free() {
 #[test]
 fn records_of_meta_that_were_deleted_unread_do_not_end_what_an_instance_knows_of_the_others() {
     let fixture = fixture("unread", Mode::ExactlyOnce, 6);
-    let mut a = fixture.launch(Mode::ExactlyOnce).data("a").start();
-    let mut b = fixture.launch(Mode::ExactlyOnce).data("b").start();
-    let mut c = fixture.launch(Mode::ExactlyOnce).data("c").start();
+    let [mut a, mut b, mut c] = start_all([
+        fixture.launch(Mode::ExactlyOnce).data("a"),
+        fixture.launch(Mode::ExactlyOnce).data("b"),
+        fixture.launch(Mode::ExactlyOnce).data("c"),
+    ]);
     wait_until_shared(6, &[&a, &b, &c]);
     let lists_all = || {
         let told = ask(&a, "GET", "/v1/timers?limit=10", None);
@@ -250,8 +349,8 @@ fn a_process_that_is_killed_finds_its_place_again(mode: Mode) {
 fn three_members_have_two_of_six_lanes_each() {
     let fixture = fixture("three", Mode::ExactlyOnce, 6);
     let target = fixture.target("out", 3);
-    let start = |name| fixture.launch(Mode::ExactlyOnce).data(name).start();
-    let mut members = [start("a"), start("b"), start("c")];
+    let of = |name| fixture.launch(Mode::ExactlyOnce).data(name);
+    let mut members = start_all(["a", "b", "c"].map(of));
     let [a, b, c] = &members;
     wait_until_shared(6, &[a, b, c]);
     deliver(&fixture, &target, "together", 120);

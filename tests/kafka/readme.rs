@@ -4,7 +4,9 @@ use std::fmt::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Command, Stdio};
 
-use crate::support::{Fixture, free_address, tool, variable, waterclock};
+use waterclock::kafka::topics::delete;
+
+use crate::support::{Fixture, free_address, variable, waterclock};
 
 const BROKER: &str = "localhost:9092";
 const HTTP: [&str; 2] = ["127.0.0.1:8080", "localhost:8080"];
@@ -16,13 +18,14 @@ const TOOLS: [(&str, &str); 2] = [
 ];
 
 /// How many blocks of commands of each page are run here. The others say in the page why no test runs them.
-const RUN: [(&str, usize); 9] = [
+const RUN: [(&str, usize); 10] = [
     ("README.md", 3),
     ("docs/cli.md", 13),
     ("docs/clients/go.md", 2),
     ("docs/clients/java.md", 2),
     ("docs/clients/kcat.md", 7),
     ("docs/clients/python.md", 2),
+    ("docs/cookbook-runs.md", 10),
     ("docs/cookbook.md", 7),
     ("docs/header-contract.md", 1),
     ("docs/http-api.md", 10),
@@ -164,9 +167,8 @@ impl<'a> Shell<'a> {
     }
 
     fn delete(&self, targets: &[&str]) {
-        for target in targets {
-            tool(TOOLS[0].1, &["--delete", "--topic", &self.fixture.name(target)]);
-        }
+        let names: Vec<String> = targets.iter().map(|target| self.fixture.name(target)).collect();
+        delete(&self.fixture.connection, &names).expect("deleted");
     }
 }
 
@@ -271,6 +273,122 @@ fn the_python_program_of_its_page() {
         &format!("exec '{python}' \"$@\""),
         &[("pip", &format!("exec '{python}' -m pip --disable-pip-version-check --quiet \"$@\""))],
     );
+}
+
+/// A line of an executor of runs: `begin 3/60 turn 2 from row:7 at 1767225600000`.
+#[derive(Debug)]
+struct Said {
+    word: String,
+    shard: String,
+    turn: u32,
+    /// From where it begins, or how it ended.
+    what: String,
+    at: u64,
+}
+
+/// All that an executor of the page about runs has said.
+#[track_caller]
+fn said_by(fixture: &Fixture, log: &str) -> Vec<Said> {
+    let text = std::fs::read_to_string(fixture.path(log)).expect("its log");
+    let read = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (head, rest) = words.split_at_checked(4)?;
+        let [what @ .., "at", at] = rest else { return None };
+        Some(Said {
+            word: head[0].to_owned(),
+            shard: head[1].to_owned(),
+            turn: head[3].parse().ok()?,
+            what: what.join(" "),
+            at: at.parse().ok()?,
+        })
+    };
+    text.lines().map(|line| read(line).unwrap_or_else(|| panic!("{log}: {line}"))).collect()
+}
+
+/// When each turn of each shard began, and when it ended for its executor, if that lived: in the order in which they began.
+fn spans(logs: &[Vec<Said>]) -> Vec<(&str, u32, u64, Option<u64>)> {
+    let mut spans = Vec::new();
+    for log in logs {
+        for (n, begin) in log.iter().enumerate().filter(|(_, said)| said.word == "begin") {
+            let is_end = |end: &&Said| {
+                (&*end.shard, end.turn) == (&*begin.shard, begin.turn) && end.word != "begin"
+            };
+            let end = log[n..].iter().find(is_end).map(|end| end.at);
+            spans.push((&*begin.shard, begin.turn, begin.at, end));
+        }
+    }
+    spans.sort_by_key(|span| span.2);
+    spans
+}
+
+#[test]
+fn the_python_program_of_the_cookbook_of_runs() {
+    const PAGE: &str = "docs/cookbook-runs.md";
+    const TARGETS: [&str; 3] = ["shop.settlement", "shop.reports", "shop.drain"];
+    let fixture = Fixture::cold("cookbook-runs");
+    let shell = Shell::new(&fixture);
+    shell.add("python3", &format!("exec '{}' \"$@\"", super::clients::python()));
+    // Of a job that was killed a shell remembers it, until it is asked.
+    const KILL: &str = "kill -9 \"$NODE\"";
+    let gone = format!("{KILL}\nwait \"$NODE\" || true");
+    let all: Vec<String> =
+        blocks(PAGE).into_iter().map(|block| block.replace(KILL, &gone)).collect();
+    let said = shell.page(PAGE, &all, &TARGETS);
+
+    // The settlement: each shard is finished once, and what the dead node had in hand went on from where it was.
+    let logs = ["node-1.log", "node-2.log", "node-3.log"].map(|log| said_by(&fixture, log));
+    let mut finished: Vec<&str> = logs
+        .iter()
+        .flatten()
+        .filter(|said| said.word == "end" && said.what == "finished")
+        .map(|said| &*said.shard)
+        .collect();
+    finished.sort_unstable();
+    let mut want: Vec<String> = (0..60).map(|n| format!("{n}/60")).collect();
+    want.sort_unstable();
+    assert_eq!(finished, want, "each once");
+    let last = logs[0].last().expect("it has begun one");
+    assert_eq!(last.word, "begin", "it was killed while it worked: {last:?}");
+    let next = logs[1..].iter().flatten().find(|said| {
+        said.word == "begin" && said.shard == last.shard && said.turn == last.turn + 1
+    });
+    let next = next.expect("another one went on");
+    assert!(next.what.starts_with("from row:"), "{next:?}");
+    let spans_of_nodes = spans(&logs);
+    for one in &spans_of_nodes {
+        for two in spans_of_nodes.iter().filter(|two| two.0 == one.0 && two.1 > one.1) {
+            let is_one = one.3.is_none_or(|ended| ended <= two.2);
+            assert!(is_one, "two work on one shard: {one:?} {two:?}");
+        }
+    }
+    assert!(said[4].contains("finished") && said[4].contains("turn 2"), "{said:#?}");
+
+    // The report: at half past seven on either clock, and one by hand.
+    let page = std::fs::read_to_string(std::path::Path::new(ROOT).join(PAGE)).expect("the page");
+    let (_, times) = page.split_once("```text\n").expect("what is shown");
+    let (times, _) = times.split_once("```").expect("its end");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let previewed: Vec<_> = said[5].lines().map(words).collect();
+    assert_eq!(times.lines().count(), 5);
+    for line in times.lines() {
+        assert!(previewed.contains(&words(line)), "{line}: {said:#?}");
+    }
+    assert!(said[7].contains("report of the day"), "{said:#?}");
+
+    // The drains: two parts each, and none begins before the one of before has ended.
+    let logs = ["drain-1.log", "drain-2.log"].map(|log| said_by(&fixture, log));
+    let spans_of_drains = spans(&logs);
+    let first = spans_of_drains.iter().filter(|span| span.1 == 1);
+    let ended: Vec<_> = first.filter_map(|span| Some((span.2, span.3?))).collect();
+    assert!(ended.len() >= 4, "{ended:?}");
+    let drains: Vec<(u64, u64)> =
+        ended.chunks_exact(2).map(|two| (two[0].0, two[0].1.max(two[1].1))).collect();
+    for pair in drains.windows(2) {
+        assert!(pair[0].1 <= pair[1].0, "two drains at once: {spans_of_drains:?}");
+        // The time in between is left out.
+        assert!(pair[1].0 - pair[0].0 > 12_000, "{drains:?}");
+    }
+    assert!(said[9].matches("finished").count() >= 2, "{said:#?}");
 }
 
 #[test]

@@ -111,28 +111,41 @@ fn a_record_goes_through_every_kind_of_secured_listener() {
         ("endpoint", &secured.sasl,   by_endpoint(&secured, CLIENT_SECRET)),
         ("file",     &secured.sasl,   by_file(&secured, &bearer)),
     ];
-    for (case, brokers, settings) in cases {
-        let fixture = fixture(&secured, case);
-        let target = fixture.target("out", 1);
-        let made = format!("{}-made", fixture.namespace());
-        let apply = ["topics", "apply", "--namespace", &made, "--lanes", "1", "--ladder", "1s,5s"];
-        no_secret_in(case, &succeeds(brokers, &settings, &[&apply[..], &["-vvv"]].concat()));
-        let mut launch = fixture.launch(Mode::ExactlyOnce).brokers(brokers).arg("-vv");
-        for (name, value) in set(&settings) {
-            launch = launch.env(&name, value);
-        }
-        let mut process = launch.env("WATERCLOCK_KAFKA__DEBUG", "all").start();
-        // Longer than a token of the endpoint lives: it is renewed meanwhile.
-        let wait = if case == "endpoint" { "15s" } else { "1s" };
-        let send =
-            ["send", "--namespace", fixture.namespace(), "--target", &target, "--in", wait, case];
-        no_secret_in(case, &succeeds(brokers, &settings, &send));
-        let seen = Log::open(&fixture, &target).count(1).to_vec();
-        assert_eq!(seen[0].text(), case);
-        fixture.wait_until_nothing_is_pending();
-        process.stop_well();
-        no_secret_in(case, &process.log());
+    let secured = &secured;
+    for some in cases.chunks(AT_ONCE) {
+        std::thread::scope(|scope| {
+            for (case, brokers, settings) in some {
+                scope.spawn(move || goes_through(secured, case, brokers, settings));
+            }
+        });
     }
+}
+
+/// So many listeners at once: their instances and commands mostly wait.
+const AT_ONCE: usize = 4;
+
+#[track_caller]
+fn goes_through(secured: &Secured, case: &str, brokers: &str, settings: &Settings) {
+    let fixture = fixture(secured, case);
+    let target = fixture.target("out", 1);
+    let made = format!("{}-made", fixture.namespace());
+    let apply = ["topics", "apply", "--namespace", &made, "--lanes", "1", "--ladder", "1s,5s"];
+    no_secret_in(case, &succeeds(brokers, settings, &[&apply[..], &["-vvv"]].concat()));
+    let mut launch = fixture.launch(Mode::ExactlyOnce).brokers(brokers).arg("-vv");
+    for (name, value) in set(settings) {
+        launch = launch.env(&name, value);
+    }
+    let mut process = launch.env("WATERCLOCK_KAFKA__DEBUG", "all").start();
+    // Longer than a token of the endpoint lives: it is renewed meanwhile.
+    let wait = if case == "endpoint" { "15s" } else { "1s" };
+    let send =
+        ["send", "--namespace", fixture.namespace(), "--target", &target, "--in", wait, case];
+    no_secret_in(case, &succeeds(brokers, settings, &send));
+    let seen = Log::open(&fixture, &target).count(1).to_vec();
+    assert_eq!(seen[0].text(), case);
+    fixture.wait_until_nothing_is_pending();
+    process.stop_well();
+    no_secret_in(case, &process.log());
 }
 
 /// librdkafka's threads run beside exit handlers, and one that makes a connection crashes if OpenSSL's handler cleans
@@ -249,15 +262,14 @@ fn the_documented_permissions_are_enough() {
     let namespace = fixture.namespace();
     let target = fixture.target("out", 1);
     let rows = documented_permissions();
-    assert_eq!(rows.len(), 5, "{rows:?}");
-    for [resource, name, pattern, operations] in &rows {
+    assert_eq!(rows.len(), 6, "{rows:?}");
+    let grants = rows.iter().map(|[resource, name, pattern, operations]| {
         let name = name.replace("waterclock", namespace).replace("orders.", &target);
-        let resource = format!("--{resource}");
-        let mut acl = vec!["--add", "--allow-principal", "User:minimal"];
-        acl.extend(["--resource-pattern-type", pattern, &resource, &name]);
-        acl.extend(operations.split(", ").flat_map(|operation| ["--operation", operation]));
-        secured.tool("org.apache.kafka.tools.AclCommand", &acl);
-    }
+        let operations: Vec<&str> = operations.split(", ").collect();
+        json!({ "resource": resource, "name": name, "pattern": pattern, "operations": operations })
+    });
+    let grants = json!({ "grants": grants.collect::<Vec<_>>() });
+    acl::grant(&secured.open, "User:minimal", &grants);
     let by = [("SASL_USERNAME", "minimal"), ("SASL_PASSWORD", PASSWORD)];
     let settings = sasl(&secured, "PLAIN", &by);
     let brokers = &secured.sasl;
@@ -289,6 +301,8 @@ fn the_documented_permissions_are_enough() {
 
 /// A right that is printed: the kind of resource, its name behind that of the namespace, and the operation.
 type Grant<'a> = [&'a str; 3];
+/// The name of all that is of a kind, in whichever namespace.
+const ANY: &str = "*";
 
 /// Somebody who may do what `waterclock acl print` says of some roles, and nothing else.
 struct Principal<'a> {
@@ -360,13 +374,20 @@ impl<'a> Principal<'a> {
         acl::deny_no_more(&self.secured.open, &format!("User:{}", self.name), &self.grant(of));
     }
 
+    /// Takes a grant away: another one may still give it the same.
+    #[track_caller]
+    fn has_no_more(&self, of: Grant<'_>) {
+        acl::revoke(&self.secured.open, &format!("User:{}", self.name), &self.grant(of));
+    }
+
     /// One that was printed for it.
     #[track_caller]
     fn grant(&self, [resource, name, operation]: Grant<'_>) -> Value {
-        let name = format!("{}{name}", self.fixture.namespace());
+        let within = format!("{}{name}", self.fixture.namespace());
+        let name = if name == ANY { ANY } else { &within };
         let mut grants = self.printed["grants"].as_array().into_iter().flatten();
         let found = grants.find(|of| {
-            (of["resource"].as_str(), of["name"].as_str()) == (Some(resource), Some(&*name))
+            (of["resource"].as_str(), of["name"].as_str()) == (Some(resource), Some(name))
         });
         let found = found.unwrap_or_else(|| panic!("{resource} {name}: {}", self.printed));
         let has = found["operations"].as_array().expect("operations").contains(&json!(operation));
@@ -513,6 +534,34 @@ fn every_kind_of_command(cli: &Principal<'_>, stub: &Endpoint) {
     assert_eq!(nobody.status.code(), Some(1), "{}", String::from_utf8_lossy(&nobody.stderr));
 }
 
+/// A run whose shards are in all lanes: each tells the lane of the run how it ended.
+fn run_of_calls(stub: &Endpoint) -> Value {
+    let mut shard = task("shop", stub, "/ok", "1s");
+    let of_task = shard.as_object_mut().expect("an object");
+    of_task.retain(|field, _| !["project", "group", "delay"].contains(&field.as_str()));
+    of_task.insert("type".to_owned(), json!("http"));
+    json!({"project": "shop", "group": "g", "delay": "1s", "shards": 8, "task": shard})
+}
+
+/// Asks how many are there to execute a run that is due in an hour, until that is told; `None`: until it is not told any more.
+#[track_caller]
+fn says_members(asked: &Api, target: &str, want: Option<u64>) {
+    let task = json!({"type": "kafka", "topic": target, "feedback": {"deadline": "1h"}});
+    let run = json!({"project": "shop", "group": "g", "delay": "1h", "shards": 2, "task": task});
+    let (status, told) = asked.answered("POST", "/v1/runs", Some(&run));
+    assert_eq!(status, 201, "{told}");
+    let path = format!("/v1/runs/{}", told["run_id"].as_str().expect("an id"));
+    // An answer is kept for 3 s, and other tests have groups, too, which may be in a rebalance.
+    eventually_within(Duration::from_secs(60), &format!("it has {want:?} members"), || {
+        let (status, told) = asked.answered("GET", &path, None);
+        assert_eq!(status, 200, "{told}");
+        let members = told.get("members").and_then(Value::as_u64);
+        if members == want { Ok(()) } else { Err(told.to_string()) }
+    });
+    let (status, told) = asked.answered("DELETE", &format!("{path}?wait=20s"), None);
+    assert_eq!((status, &told["outcome"]), (200, &json!("cancelled")), "{told}");
+}
+
 /// Timers, tasks, a cancel, a rebalance and a restart, over TLS and SCRAM, by instances of each role that have the rights of their
 /// roles only; all of these rights are needed, and what comes of it when one of them is missing.
 #[test]
@@ -566,7 +615,12 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
         }
         let (status, told) = api.answered("PUT", "/v1/projects/shop", Some(&json!({})));
         assert_eq!(status, 200, "{told}");
+        let (status, told) = api.answered("POST", "/v1/runs", Some(&run_of_calls(&stub)));
+        assert_eq!(status, 201, "{told}");
     }
+    // Nobody is there to execute a run, and both may see that.
+    says_members(&asked, &target, Some(0));
+    says_members(&by_lanes, &target, Some(0));
     // Done records are deleted, too.
     let intake = fixture.names.intake();
     eventually("the intake is trimmed", || match whole(&fixture, &intake).len() {
@@ -591,6 +645,17 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
         assert!(said.is_empty(), "{said:#?}");
     }
 
+    // Who may not describe all groups does not say how many are there, and does all else.
+    of_lanes.has_no_more(["group", ANY, "Describe"]);
+    says_members(&by_lanes, &target, None);
+    eventually("a group that nobody has is refused", || {
+        let denied = secured.denied(&of_lanes.name);
+        let is_refused = denied.iter().any(|line| line.contains("Group:LITERAL:? for request"));
+        if is_refused { Ok(()) } else { Err(format!("{denied:?}")) }
+    });
+    let id = by_lanes.create(&task("shop", &stub, "/ok", "1s"));
+    assert_eq!(by_lanes.end_of(&id)["task_status"], "finished");
+
     // These rights and no others: each is needed by something. What these two commands say is no matter.
     processes[3].stop_well();
     processes[1].stop_well();
@@ -604,6 +669,8 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
             unused if unused.is_empty() => Ok(()),
             unused => {
                 asked.create(&task("shop", &stub, "/ok", "5s"));
+                let (status, told) = asked.answered("POST", "/v1/runs", Some(&run_of_calls(&stub)));
+                assert_eq!(status, 201, "{told}");
                 std::thread::sleep(Duration::from_secs(1));
                 Err(unused.join(", "))
             }
@@ -655,9 +722,11 @@ fn each_role_runs_with_the_rights_that_are_printed_and_nothing_more() {
     cli.loses(["topic", ".meta", "Read"]);
     assert_ne!(cli.does(&["task", "list", "--project", "shop"]).status.code(), Some(0));
     drop(processes);
-    for (who, data, role) in [(&lanes, "a", "lanes"), (&worker, "b", "worker")] {
+    let without = [(&lanes, "a", "lanes"), (&worker, "b", "worker")].map(|(who, data, role)| {
         who.loses(["transactional-id", "/", "Write"]);
-        let mut process = who.launch(data, role).spawn();
+        (who, who.launch(data, role).spawn())
+    });
+    for (who, mut process) in without {
         assert_eq!(process.wait(patient(Duration::from_secs(60))), Some(70), "{}", process.log());
         assert!(!secured.denied(&who.name).is_empty());
     }

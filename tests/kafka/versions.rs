@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::support::{
     Fixture, Log, Mode, Out, PATIENCE, Process, Producer, Rec, bulk_cancelled, client, eventually,
-    in_both_modes, now_ms, out, waterclock, whole,
+    in_both_modes, now_ms, out, start_all, waterclock, whole,
 };
 
 in_both_modes!(
@@ -431,8 +431,8 @@ fn of_two_other_times_at_once_one_is_given_and_delivered(mode: Mode) {
 
 fn of_two_other_times_at_once_at_two_instances_one_is_given_and_delivered(mode: Mode) {
     let fixture = fixture("versions-two-at-two", mode);
-    let mut a = fixture.launch(mode).data("a").start();
-    let mut b = fixture.launch(mode).data("b").start();
+    let [mut a, mut b] =
+        start_all([fixture.launch(mode).data("a"), fixture.launch(mode).data("b")]);
     eventually("the lanes are shared", || match [a.lanes(), b.lanes()] {
         [1, 1] => Ok(()),
         other => Err(format!("{other:?}")),

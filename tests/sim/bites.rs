@@ -2,12 +2,14 @@
 
 use std::collections::BTreeSet;
 
+use parking_lot::Mutex;
+
 use crate::mutation::Mutation;
 use crate::options::Options;
 use crate::plan::{Delivery, Kind};
-use crate::run;
 use crate::shrink::Shrinking;
 use crate::world::PROMISES;
+use crate::{on_all_cores, run};
 
 /// The first seed that mutations are tried with.
 const FIRST: u64 = 1_000;
@@ -134,10 +136,23 @@ const CASES: &[Case] = &[
     (Mutation::ForgetsFollowUps, TASKS, &["follow-ups"], 30),
     (Mutation::ForgetsCursors, TASKS, &["cursors"], 300),
     (Mutation::ForgetsOccurrences, TASKS, &["no time left out"], 100),
+    (Mutation::ForgetsQueued, TASKS, &["no time left out"], 100),
     (Mutation::SubmitsTwice, TASKS, &["one occurrence"], 100),
     (Mutation::LosesSchedules, TASKS, &["liveness", "never lost"], 100),
     (Mutation::ForgetsTimes, TASKS, &["no overlap"], 300),
     (Mutation::MissesChanges, TASKS, &["changes of schedules"], 100),
+    (Mutation::CountsShardsTwice, TASKS, &["runs agree"], 100),
+    (Mutation::ForgetsEndsOfShards, TASKS, &["runs agree"], 300),
+    (Mutation::RenamesShards, TASKS, &["shards"], 100),
+    (Mutation::ForgetsToCancelShards, TASKS, &["cancelled shards"], 100),
+    (Mutation::ForgetsToCancelShards, TASKS, &["no shard later"], 600),
+    (Mutation::TakesOldNews, TASKS, &["runs agree"], 600),
+    (Mutation::TakesCreatedForEnded, TASKS, &["no overlap"], 300),
+    (Mutation::MissesEndsOfRuns, TASKS, &["liveness"], 300),
+    (Mutation::MissesEndsOfRuns, TASKS, &["on time"], 300),
+    (Mutation::LosesTimesAtChanges, TASKS, &["no time left out"], 300),
+    (Mutation::IgnoresStops, TASKS, &["runs end in time"], 300),
+    (Mutation::IgnoresDeadlines, TASKS, &["runs end in time"], 300),
 ];
 
 fn options(seed: u64, mutation: Mutation, place: Where) -> Options {
@@ -166,17 +181,15 @@ fn found(
 
 #[test]
 fn every_mutation_is_seen_and_every_checker_bites() {
-    let mut bitten: BTreeSet<&str> = BTreeSet::new();
-    let mut unseen = Vec::new();
-    for case in CASES {
-        match found(*case) {
-            Ok((seed, promises)) => {
-                eprintln!("{:?}: {} after {} seeds", case.0, promises[0], seed - FIRST + 1);
-                bitten.extend(promises);
-            }
-            Err(others) => unseen.push((case.0, others)),
+    let (bitten, unseen) = (Mutex::new(BTreeSet::<&str>::new()), Mutex::new(Vec::new()));
+    on_all_cores(CASES, |case| match found(*case) {
+        Ok((seed, promises)) => {
+            eprintln!("{:?}: {} after {} seeds", case.0, promises[0], seed - FIRST + 1);
+            bitten.lock().extend(promises);
         }
-    }
+        Err(others) => unseen.lock().push((case.0, others)),
+    });
+    let (bitten, unseen) = (bitten.into_inner(), unseen.into_inner());
     assert!(unseen.is_empty(), "unseen, and what else objected: {unseen:#?}");
     let never: Vec<_> = PROMISES.iter().filter(|promise| !bitten.contains(*promise)).collect();
     assert!(never.is_empty(), "nothing in the list makes these object: {never:?}");

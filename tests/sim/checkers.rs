@@ -61,7 +61,7 @@ pub fn check(world: &mut World) {
     }
     let mut found = Vec::new();
     if let Some(of) = world.plan.tasks {
-        if of.schedules.is_some() {
+        if of.schedules.is_some() || of.runs.is_some() {
             // All that they have submitted is to be known.
             world.follow_tasks();
         }
@@ -273,7 +273,9 @@ fn forgotten_in_time(world: &World, said: &BTreeMap<TimerId, Vec<Said>>, found: 
                 | Change::Attempt(_)
                 | Change::ForgottenAttempt(..)
                 | Change::Definition(..)
-                | Change::ForgottenDefinition(_) => {}
+                | Change::ForgottenDefinition(_)
+                | Change::Shards(..)
+                | Change::ForgottenShards(_) => {}
             }
         }
     }

@@ -191,6 +191,8 @@ pub enum Mutation {
     ForgetsCursors,
     /// The tasks of schedules are not written.
     ForgetsOccurrences,
+    /// Those of them that have another one before them are not.
+    ForgetsQueued,
     /// The task of a schedule is written twice.
     SubmitsTwice,
     /// The copy of a schedule is not written, which is due at its next time.
@@ -199,6 +201,26 @@ pub enum Mutation {
     ForgetsTimes,
     /// Nobody hears that a schedule was changed, paused or resumed.
     MissesChanges,
+    /// The end of a shard counts for the one beside it, too.
+    CountsShardsTwice,
+    /// Who takes a lane over knows nothing of shards that have ended.
+    ForgetsEndsOfShards,
+    /// A shard is created once more, with another id.
+    RenamesShards,
+    /// A run ends, and its shards go on.
+    ForgetsToCancelShards,
+    /// What is said of a shard counts for whatever version of its run is pending.
+    TakesOldNews,
+    /// What waits for a run begins once all shards of that are created.
+    TakesCreatedForEnded,
+    /// What waits for a run never hears of its end.
+    MissesEndsOfRuns,
+    /// A change of a schedule holds from when it is read on: what has come by then, and was not acted on, is left out.
+    LosesTimesAtChanges,
+    /// A run goes on though a shard has failed that is to end it.
+    IgnoresStops,
+    /// A run goes on though its deadline is over.
+    IgnoresDeadlines,
 }
 
 impl Mutation {
@@ -299,10 +321,21 @@ impl Mutation {
             Self::ForgetsFollowUps,
             Self::ForgetsCursors,
             Self::ForgetsOccurrences,
+            Self::ForgetsQueued,
             Self::SubmitsTwice,
             Self::LosesSchedules,
             Self::ForgetsTimes,
             Self::MissesChanges,
+            Self::CountsShardsTwice,
+            Self::ForgetsEndsOfShards,
+            Self::RenamesShards,
+            Self::ForgetsToCancelShards,
+            Self::TakesOldNews,
+            Self::TakesCreatedForEnded,
+            Self::MissesEndsOfRuns,
+            Self::LosesTimesAtChanges,
+            Self::IgnoresStops,
+            Self::IgnoresDeadlines,
         ]
     }
 }

@@ -12,7 +12,7 @@ use waterclock::engine::{Lane, Offset, Record, Source, UnixMillis};
 
 use crate::broker::{Place, Position, Refusal, Time, Writer};
 use crate::worker::{WorkerEvent, WorkerRequest};
-use crate::world::ScheduleAct;
+use crate::world::{RunAct, ScheduleAct};
 
 /// A record on its way to a topic.
 #[derive(Clone, Debug)]
@@ -159,6 +159,8 @@ pub enum Act {
     Foreign(u64),
     /// Somebody does something to a schedule: its place in the list of schedules.
     Schedule(usize, ScheduleAct),
+    /// The same, to a run: its place in the list of runs.
+    Run(usize, RunAct),
     /// Projects and services are those of this version from now on.
     Publish(usize),
     /// An executor says what it was to say: its place in the list of what they say.

@@ -66,7 +66,11 @@ impl Options {
 
     pub fn mode(&self) -> (Kind, Delivery) {
         let (kind, delivery) = MODES[(self.seed % MODES.len() as u64) as usize];
-        (self.kind.unwrap_or(kind), self.delivery.unwrap_or(delivery))
+        match self.kind.unwrap_or(kind) {
+            // There are none in `at_least_once`.
+            Kind::Tasks => (Kind::Tasks, Delivery::ExactlyOnce),
+            kind => (kind, self.delivery.unwrap_or(delivery)),
+        }
     }
 }
 
@@ -163,6 +167,9 @@ impl FromStr for Command {
                 _ => return Err(format!("{word} is not known")),
             }
         }
+        if (one.kind, one.delivery) == (Some(Kind::Tasks), Some(Delivery::AtLeastOnce)) {
+            return Err("there are no tasks in at_least_once".to_owned());
+        }
         (command.kind, command.delivery) = (one.kind, one.delivery);
         command.one = single.then_some(one);
         Ok(command)
@@ -183,6 +190,9 @@ fn options_are_taken_back_as_they_are_printed() {
         let command: Result<Command, String> = options.to_string().parse();
         assert_eq!(command.map(|command| command.one), Ok(Some(options)));
     }
+    let of_tasks = Options { kind: Some(Kind::Tasks), ..Options::seed(7) };
+    assert_eq!(of_tasks.to_string(), "--seed 7 --kind Tasks --delivery ExactlyOnce");
     assert!("--seeds many".parse::<Command>().is_err());
     assert!("--kind Sunny".parse::<Command>().is_err());
+    assert!("--kind Tasks --delivery AtLeastOnce".parse::<Command>().is_err());
 }

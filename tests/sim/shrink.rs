@@ -94,5 +94,6 @@ impl Shrinking {
 fn run_length(options: &Options) -> usize {
     let world = crate::world::World::new(options, 0);
     let tasks = &world.tasks;
-    world.workload.submissions.len() + tasks.drafts.len() + tasks.schedules.planned.len()
+    let planned = tasks.schedules.planned.len() + tasks.runs.planned.len();
+    world.workload.submissions.len() + tasks.drafts.len() + planned
 }

@@ -15,8 +15,8 @@ use waterclock::engine::{Arrival, Offset, timers};
 
 pub use cluster::COORDINATOR;
 pub use tasks::{
-    Called, CancelTold, Command, Create, Planned, Report, ScheduleAct, Tasks, Wrote, plain_value,
-    stop_of,
+    Called, CancelTold, Command, Create, Planned, PlannedRun, Report, RunAct, RunCommand,
+    ScheduleAct, Shard, Submitted, Tasks, Wrote, plain_value, stop_of,
 };
 
 use crate::broker::{Broker, EPOCH_MS, Place, Time, Writer};
@@ -82,6 +82,11 @@ pub const PROMISES: &[&str] = &[
     "no time left out",
     "no overlap",
     "changes of schedules",
+    "shards",
+    "runs agree",
+    "runs end in time",
+    "cancelled shards",
+    "no shard later",
 ];
 /// What only an engine that asks for the impossible, or a model that is wrong, can break.
 const OTHERS: &[&str] = &["contract", "model", "too wide"];

@@ -1,11 +1,8 @@
 //! Rights on topics, told to the broker in its own protocol: the client library has no call for it.
 
-use std::io::{Read as _, Write as _};
-use std::net::TcpStream;
-
 use serde_json::Value;
 
-use super::variable;
+use super::{variable, wire};
 
 /// Of what rights are told, as Kafka numbers it, and its name or what its name begins with.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +57,13 @@ pub fn allow(resource: Resource<'_>, rights: &[Right]) {
 #[track_caller]
 pub fn grant(brokers: &str, principal: &str, printed: &Value) {
     change(brokers, principal, ALLOW, printed["grants"].as_array().expect("grants"));
+}
+
+/// Takes one of these grants back: one with one operation.
+#[track_caller]
+pub fn revoke(brokers: &str, principal: &str, grant: &Value) {
+    let rules = rules(std::slice::from_ref(grant));
+    delete(brokers, principal, ALLOW, &borrowed(&rules));
 }
 
 /// Denies a principal a right that it has: a grant with one operation.
@@ -161,16 +165,8 @@ fn ask(addresses: &str, what: i16, principal: &str, permission: u8, rules: &[Rul
         put(&mut body, "*");
         body.extend([*operation, permission]);
     }
-    let address = addresses.split(',').next().expect("an address");
-    let mut broker = TcpStream::connect(address).expect("connected");
-    broker.write_all(&(body.len() as i32).to_be_bytes()).expect("written");
-    broker.write_all(&body).expect("written");
-    let mut length = [0; 4];
-    broker.read_exact(&mut length).expect("an answer");
-    let mut answer = vec![0; i32::from_be_bytes(length) as usize];
-    broker.read_exact(&mut answer).expect("the whole answer");
     // Behind correlation, throttle and count.
-    answer.split_off(12)
+    wire::ask(addresses, &body).split_off(12)
 }
 
 fn short(rest: &mut Vec<u8>) -> i16 {

@@ -29,6 +29,10 @@ pub struct Call {
     /// `waterclock-ticket` and `waterclock-cursor`.
     pub ticket: Option<String>,
     pub cursor: Option<String>,
+    /// `waterclock-shard`, as `3/60`.
+    pub shard: Option<String>,
+    /// `waterclock-nominal`, epoch milliseconds.
+    pub nominal: Option<u64>,
     /// `webhook-timestamp`: when the caller made the request, in seconds.
     pub made: u64,
     /// When it began, by this machine's clock.
@@ -83,12 +87,13 @@ impl Shared {
 /// | `/fail?n=` | the first n calls of a task: 500; then 200 |
 /// | `/long?n=` | the first n calls: 500 with a body of 1,000 bytes; then 200 |
 /// | `/later?n=&after=` | the first n calls: 429 with `Retry-After`; then 200 |
-/// | `/notyet?n=` | the first n calls: 202; then 200 |
+/// | `/notyet?n=&ms=` | the first n calls: 202; then 200; each after so long |
 /// | `/slow?ms=&status=&n=` | the status, 200 unless told, after so long; the first n calls: 500 |
 /// | `/status?is=` | this status |
 /// | `/away/`, and whatever follows | 503 |
 /// | `/hang` | none |
 /// | `/stuck` | 200, once the test has [freed](Endpoint::free) it |
+/// | `/broken` | 500, until then |
 /// | `/drip` | a byte every 20 ms |
 /// | `/big` | a body of 1 GiB |
 /// | `/410`, `/redirect` (to `/ok`), `/reset` | what they are called |
@@ -103,7 +108,7 @@ impl Endpoint {
         Self::on("127.0.0.1")
     }
 
-    /// Calls to `/stuck` are answered from now on.
+    /// Calls to `/stuck` are answered from now on, and those to `/broken` with 200.
     pub fn free(&self) {
         self.shared.is_free.store(true, SeqCst);
     }
@@ -240,6 +245,8 @@ fn read(
         attempt: header("waterclock-attempt").parse().unwrap_or_default(),
         ticket: maybe("waterclock-ticket"),
         cursor: maybe("waterclock-cursor"),
+        shard: maybe("waterclock-shard"),
+        nominal: maybe("waterclock-nominal").and_then(|at| at.parse().ok()),
         made: header("webhook-timestamp").parse().unwrap_or_default(),
         began,
         ended: None,
@@ -262,6 +269,7 @@ fn answer(call: &Call, mut to: &TcpStream, shared: &Shared) -> std::io::Result<b
         |head: &str| write!(to, "HTTP/1.1 {head}\r\ncontent-length: 2\r\n\r\nok").map(|()| true);
     match path {
         "/fail" if is_early => simple("500 Broken"),
+        "/broken" if !shared.is_free.load(SeqCst) => simple("500 Broken"),
         "/long" if is_early => {
             let body = "x".repeat(1_000);
             write!(to, "HTTP/1.1 500 Broken\r\ncontent-length: {}\r\n\r\n{body}", body.len())?;
@@ -271,7 +279,10 @@ fn answer(call: &Call, mut to: &TcpStream, shared: &Shared) -> std::io::Result<b
             let after = told("after").unwrap_or_default();
             simple(&format!("429 Too Many Requests\r\nretry-after: {after}"))
         }
-        "/notyet" if is_early => simple("202 Accepted"),
+        "/notyet" => {
+            thread::sleep(Duration::from_millis(told("ms").unwrap_or_default()));
+            simple(if is_early { "202 Accepted" } else { "200 OK" })
+        }
         "/slow" => {
             thread::sleep(Duration::from_millis(told("ms").unwrap_or_default()));
             let status = if is_early { 500 } else { told("status").unwrap_or(200) };

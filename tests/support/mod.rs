@@ -38,7 +38,7 @@ pub use endpoint::{Call, Endpoint};
 pub use fixture::Fixture;
 pub use load::Load;
 pub use nodes::Nodes;
-pub use process::{Launch, Process};
+pub use process::{Launch, Process, start_all};
 pub use producer::{Ack, Out, Producer, open_transaction, out};
 pub use proxy::{
     END_TXN, Hold, OFFSET_COMMIT, PRODUCE, Proxy, State, TXN_OFFSET_COMMIT, Way, Weather,

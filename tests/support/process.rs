@@ -122,6 +122,14 @@ impl<'a> Launch<'a> {
     }
 }
 
+/// Starts them at the same time, and waits until each is ready.
+#[track_caller]
+pub fn start_all<const COUNT: usize>(launches: [Launch<'_>; COUNT]) -> [Process; COUNT] {
+    let mut started = launches.map(Launch::spawn);
+    started.iter_mut().for_each(Process::wait_until_ready);
+    started
+}
+
 /// A running waterclock; killed when it is dropped.
 pub struct Process {
     name: String,
@@ -198,11 +206,26 @@ impl Process {
         self.child.id()
     }
 
-    /// The most memory that it has had so far (`VmHWM`).
+    /// The most memory that it has had so far (`VmHWM`), or since it was [begun anew](Self::begin_memory_peak).
     pub fn memory_peak_kib(&self) -> u64 {
+        self.memory("VmHWM:")
+    }
+
+    /// What it has had before does not count as its most.
+    pub fn begin_memory_peak(&self) {
+        let of_peak = format!("/proc/{}/clear_refs", self.pid());
+        std::fs::write(of_peak, "5").expect("Linux takes it");
+    }
+
+    /// The memory that it has now (`VmRSS`).
+    pub fn memory_kib(&self) -> u64 {
+        self.memory("VmRSS:")
+    }
+
+    fn memory(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let line = status.ok().and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse().ok())
         });
         line.expect("Linux says it")

@@ -10,16 +10,29 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use openssl::hash::MessageDigest;
+use openssl::pkcs5::pbkdf2_hmac;
 use parking_lot::Mutex;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
 use serde_json::Value;
 
-use super::{free_address, variable};
+use super::wire::{self, Of};
+use super::{eventually, free_address, variable};
 
 /// The password of every user; no log line may hold it.
 pub const PASSWORD: &str = "plugh-swordfish";
 /// What the token endpoint knows us by; no log line may hold it either.
 pub const CLIENT_SECRET: &str = "xyzzy-swordfish";
+
+const DESCRIBE_SCRAM_CREDENTIALS: i16 = 50;
+const ALTER_SCRAM_CREDENTIALS: i16 = 51;
+
+/// A mechanism of SCRAM, as Kafka numbers it.
+#[derive(Clone, Copy)]
+enum Scram {
+    Sha256 = 1,
+    Sha512 = 2,
+}
 
 /// How long a token of the endpoint lives, so that a test sees it renewed.
 const TOKEN_SECONDS: i64 = 10;
@@ -69,42 +82,64 @@ impl Secured {
         let open = printed.lines().find_map(|line| line.strip_prefix("KAFKA_BOOTSTRAP="));
         let open = open.expect("an address").to_owned();
         let secured = Self { dir, files, open, tls, mutual, sasl };
-        let user = ["--alter", "--entity-type", "users", "--entity-name", "anna"];
         // One at a time: Kafka takes no two credentials of a user in one request.
-        for mechanism in ["SCRAM-SHA-256", "SCRAM-SHA-512"] {
-            let credential = format!("{mechanism}=[password={PASSWORD}]");
-            let add = [&user[..], &["--add-config", &credential]].concat();
-            secured.tool("kafka.admin.ConfigCommand", &add);
+        for mechanism in [Scram::Sha256, Scram::Sha512] {
+            secured.add_credential("anna", mechanism);
         }
         secured
-    }
-
-    /// Runs one of Kafka's own tools.
-    #[track_caller]
-    pub fn tool(&self, class: &str, arguments: &[&str]) -> String {
-        let mut tool = script(&self.dir);
-        tool.args(["tool", class, "--bootstrap-server", &self.open]).args(arguments);
-        let ended = tool.output().expect("it runs");
-        let said = String::from_utf8_lossy(&[ended.stdout, ended.stderr].concat()).into_owned();
-        assert!(ended.status.success(), "{class} {arguments:?}: {said}");
-        said
     }
 
     /// Another user of SCRAM-SHA-512, with the same password.
     #[track_caller]
     pub fn add_user(&self, name: &str) {
-        let credential = format!("SCRAM-SHA-512=[password={PASSWORD}]");
-        let user = ["--alter", "--entity-type", "users", "--entity-name", name];
-        let add = [&user[..], &["--add-config", &credential]].concat();
-        self.tool("kafka.admin.ConfigCommand", &add);
+        self.add_credential(name, Scram::Sha512);
+    }
+
+    /// As `kafka-configs.sh --add-config SCRAM-...` does, without a Java for each.
+    #[track_caller]
+    fn add_credential(&self, name: &str, mechanism: Scram) {
+        const ITERATIONS: u16 = 4_096;
+        let salt = uuid::Uuid::new_v4().into_bytes();
+        let (digest, length) = match mechanism {
+            Scram::Sha256 => (MessageDigest::sha256(), 32),
+            Scram::Sha512 => (MessageDigest::sha512(), 64),
+        };
+        let mut salted = vec![0; length];
+        pbkdf2_hmac(PASSWORD.as_bytes(), &salt, ITERATIONS.into(), digest, &mut salted)
+            .expect("a key");
+        // No deletion, one change, and no tagged field behind either.
+        let mut change = vec![1, 2];
+        put(&mut change, name.as_bytes());
+        change.push(mechanism as u8);
+        change.extend(u32::from(ITERATIONS).to_be_bytes());
+        put(&mut change, &salt);
+        put(&mut change, &salted);
+        change.extend([0, 0]);
+        // Behind the number of the request and its tagged fields: throttle, a count, the name, a code.
+        let code = |answer: &[u8], before: usize| {
+            let at = 5 + before + 1 + 1 + name.len();
+            i16::from_be_bytes([answer[at], answer[at + 1]])
+        };
+        let changed = wire::ask(&self.open, &[head(ALTER_SCRAM_CREDENTIALS), change].concat());
+        assert_eq!(code(&changed, 4), 0, "{name}");
+        // The controller has answered; the broker hears of it a moment later.
+        let mut which = vec![2];
+        put(&mut which, name.as_bytes());
+        which.extend([0, 0]);
+        let request = [head(DESCRIBE_SCRAM_CREDENTIALS), which].concat();
+        eventually("the broker knows the user", || {
+            // A code and a text of all stand before the count here.
+            match code(&wire::ask(&self.open, &request), 4 + 2 + 1) {
+                0 => Ok(()),
+                code => Err(format!("{name}: {code}")),
+            }
+        });
     }
 
     /// From now on the broker's log has the rights that users had and needed, too.
     #[track_caller]
     pub fn log_what_is_allowed(&self) {
-        let logger = ["--entity-type", "broker-loggers", "--entity-name", "1"];
-        let level = ["--alter", "--add-config", "kafka.authorizer.logger=DEBUG"];
-        self.tool("kafka.admin.ConfigCommand", &[&level[..], &logger].concat());
+        wire::set(&self.open, Of::BrokerLoggers, "1", ("kafka.authorizer.logger", "DEBUG"));
     }
 
     fn log(&self) -> String {
@@ -167,6 +202,22 @@ fn script(dir: &Path) -> Command {
     let mut command = Command::new(variable("WATERCLOCK_KAFKA_SCRIPT"));
     command.env_remove("KAFKA_BOOTSTRAP").arg("--dir").arg(dir);
     command
+}
+
+/// The head of a request of version 0, in the encoding with tagged fields.
+fn head(what: i16) -> Vec<u8> {
+    let mut head = [what.to_be_bytes(), 0_i16.to_be_bytes()].concat();
+    head.extend(7_i32.to_be_bytes());
+    head.extend(4_i16.to_be_bytes());
+    head.extend(b"test\0");
+    head
+}
+
+/// Bytes behind their length, and one more, in that encoding; they are few.
+fn put(to: &mut Vec<u8>, bytes: &[u8]) {
+    assert!(bytes.len() < 127, "{} bytes", bytes.len());
+    to.push(bytes.len() as u8 + 1);
+    to.extend_from_slice(bytes);
 }
 
 /// A certificate authority, the broker's certificate, a client's, and an authority that nobody trusts.

@@ -1,10 +1,10 @@
-//! Batches as they stand on the wire: what no client would make.
+//! Requests as they stand on the wire: what no client would make, or has no call for.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::Fixture;
+use super::{Fixture, patient};
 
 /// As the attributes of a batch name them.
 pub const NONE: i16 = 0;
@@ -62,6 +62,51 @@ pub fn zstd(before: &[u8], zeros: usize, behind: &[u8]) -> Vec<u8> {
     frame
 }
 
+/// Sends a request as it is to the first of these brokers; gives the answer.
+#[track_caller]
+pub fn ask(brokers: &str, request: &[u8]) -> Vec<u8> {
+    let broker = brokers.split(',').next().expect("a broker");
+    let mut stream = TcpStream::connect(broker).expect("connected");
+    stream.set_read_timeout(Some(patient(Duration::from_secs(20)))).expect("set");
+    stream.write_all(&(request.len() as i32).to_be_bytes()).expect("sent");
+    stream.write_all(request).expect("sent");
+    let mut size = [0; 4];
+    stream.read_exact(&mut size).expect("an answer");
+    let mut answer = vec![0; u32::from_be_bytes(size) as usize];
+    stream.read_exact(&mut answer).expect("the whole answer");
+    answer
+}
+
+/// Of what a setting is, as Kafka numbers it.
+#[derive(Clone, Copy)]
+pub enum Of {
+    Topic = 2,
+    BrokerLoggers = 8,
+}
+
+/// Changes one setting, as `kafka-configs.sh --alter` does: the others stay, and no Java is started for it.
+#[track_caller]
+pub fn set(brokers: &str, of: Of, name: &str, (key, value): (&str, &str)) {
+    let text = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
+    // IncrementalAlterConfigs, version 0.
+    let mut request = [44_i16.to_be_bytes(), 0_i16.to_be_bytes()].concat();
+    request.extend(1_i32.to_be_bytes());
+    request.extend(text("test"));
+    request.extend(1_i32.to_be_bytes());
+    request.push(of as u8);
+    request.extend(text(name));
+    request.extend(1_i32.to_be_bytes());
+    request.extend(text(key));
+    // It is set; and not only looked whether it could be.
+    request.push(0);
+    request.extend(text(value));
+    request.push(0);
+    let answer = ask(brokers, &request);
+    // Behind the number of the request, a throttle and a count.
+    let code = i16::from_be_bytes([answer[12], answer[13]]);
+    assert_eq!(code, 0, "{name}: {key}={value}");
+}
+
 /// Sends a batch as it is, by a request of its own; gives the offset that Kafka acknowledges.
 pub fn send(fixture: &Fixture, topic: &str, partition: i32, batch: &[u8]) -> i64 {
     let name = |text: &str| [&(text.len() as i16).to_be_bytes()[..], text.as_bytes()].concat();
@@ -74,15 +119,7 @@ pub fn send(fixture: &Fixture, topic: &str, partition: i32, batch: &[u8]) -> i64
     request.extend(name(topic));
     request.extend([1_i32, partition, batch.len() as i32].map(i32::to_be_bytes).concat());
     request.extend_from_slice(batch);
-    let broker = fixture.connection.brokers.split(',').next().expect("a broker");
-    let mut stream = TcpStream::connect(broker).expect("connected");
-    stream.set_read_timeout(Some(Duration::from_secs(20))).expect("set");
-    stream.write_all(&(request.len() as i32).to_be_bytes()).expect("sent");
-    stream.write_all(&request).expect("sent");
-    let mut size = [0; 4];
-    stream.read_exact(&mut size).expect("an answer");
-    let mut answer = vec![0; u32::from_be_bytes(size) as usize];
-    stream.read_exact(&mut answer).expect("an answer");
+    let answer = ask(&fixture.connection.brokers, &request);
     // Behind the number of the request, one topic with its name, one partition with its number.
     let at = 4 + 4 + 2 + topic.len() + 4 + 4;
     let (code, offset) = (&answer[at..at + 2], &answer[at + 2..at + 10]);

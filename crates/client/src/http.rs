@@ -155,13 +155,16 @@ impl Answer {
     /// between us and the instances has nobody behind it.
     #[must_use]
     pub fn is_passing(&self) -> bool {
-        matches!(
-            self.status,
+        match self.status {
             StatusCode::SERVICE_UNAVAILABLE
-                | StatusCode::BAD_GATEWAY
-                | StatusCode::GATEWAY_TIMEOUT
-                | StatusCode::TOO_MANY_REQUESTS
-        )
+            | StatusCode::BAD_GATEWAY
+            | StatusCode::GATEWAY_TIMEOUT => true,
+            // An instance that names no time will refuse it again. What stands between may name none.
+            StatusCode::TOO_MANY_REQUESTS => {
+                self.retry_after.is_some() || self.problem().code.is_empty()
+            }
+            _ => false,
+        }
     }
 
     /// An instance says when to come again, and has done nothing. What stands between may have passed the request on.

@@ -38,7 +38,7 @@
 //! # }
 //! ```
 //!
-//! Tasks, which are timers that call back, have a client of their own: [`tasks`].
+//! Tasks, which are timers that call back, have a client of their own: [`tasks`]. What works on the shards of runs is a [`worker`].
 //!
 //! # Invariants
 //! 1. A tier is written to only while it is known, as of a few seconds ago, that it is open and that instances run; else
@@ -57,6 +57,7 @@ pub mod tasks;
 #[cfg(test)]
 mod tests;
 mod timer;
+pub mod worker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

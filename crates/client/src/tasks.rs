@@ -62,10 +62,12 @@
 //!    was sent.
 
 mod error;
+mod lease;
 mod length;
 mod request;
+mod shard;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod turn;
 mod view;
 
@@ -85,6 +87,8 @@ use super::{Tls, Token};
 
 pub use error::{Advice, Error};
 pub use request::{GrpcTask, HttpTask, KafkaTask, NewTask, OnResult, Retry};
+pub use shard::ShardIndex;
+pub(crate) use turn::Beats;
 pub use turn::{Handed, Over, Report, Turn};
 pub use view::{Attempt, CancelOutcome, Created, Feedback, Reported, Task, TaskFilter, TaskStatus};
 

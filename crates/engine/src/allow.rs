@@ -49,8 +49,28 @@ pub struct Allow {
 
 /// A pattern that is not a regular expression.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("not a regular expression: {0:?}")]
-pub struct BadPattern(pub String);
+#[error("not a regular expression: {pattern:?} ({why})")]
+pub struct BadPattern {
+    /// The pattern.
+    pub pattern: String,
+    /// What is wrong with it, in few words.
+    pub why: String,
+}
+
+impl BadPattern {
+    fn new(pattern: String, error: &regex::Error) -> Self {
+        let why = match error {
+            regex::Error::CompiledTooBig(_) => "too large".to_owned(),
+            // Above its last line the library shows the pattern.
+            error => {
+                let text = error.to_string();
+                let last = text.lines().last().unwrap_or_default();
+                last.strip_prefix("error: ").unwrap_or(last).to_owned()
+            }
+        };
+        Self { pattern, why }
+    }
+}
 
 impl Allow {
     /// Permits what one of the patterns matches as a whole; with `None`, everything but own topics and `__*`.
@@ -78,7 +98,7 @@ impl Allow {
     pub fn narrow(mut self, patterns: &[String]) -> Result<Self, BadPattern> {
         let mut anchored = Vec::with_capacity(patterns.len());
         for pattern in patterns {
-            let bad = |_| BadPattern(pattern.clone());
+            let bad = |error| BadPattern::new(pattern.clone(), &error);
             // By itself first: `a)|(b` becomes an expression only by what is put around it.
             Regex::new(pattern).map_err(bad)?;
             let whole = format!(r"\A(?:{pattern})\z");
@@ -86,7 +106,8 @@ impl Allow {
             anchored.push(whole);
         }
         // All of them together can be too large for the library's limit, which is as bad as one that is.
-        let set = RegexSet::new(&anchored).map_err(|_| BadPattern(patterns.join(", ")))?;
+        let bad = |error| BadPattern::new(patterns.join(", "), &error);
+        let set = RegexSet::new(&anchored).map_err(bad)?;
         self.sets.push(set);
         Ok(self)
     }
@@ -102,7 +123,9 @@ impl Allow {
     /// # Errors
     /// One of the texts is no valid expression: the other process runs another version.
     pub fn of_sets(namespace: &str, sets: &[Vec<String>]) -> Result<Self, BadPattern> {
-        let set = |set: &Vec<String>| RegexSet::new(set).map_err(|_| BadPattern(set.join(", ")));
+        let set = |set: &Vec<String>| {
+            RegexSet::new(set).map_err(|error| BadPattern::new(set.join(", "), &error))
+        };
         let sets = sets.iter().map(set).collect::<Result<_, _>>()?;
         Ok(Self { prefix: format!("{namespace}."), sets })
     }
@@ -236,9 +259,18 @@ mod tests {
 
     #[test]
     fn what_is_no_expression_by_itself_is_refused() {
-        for pattern in ["(", "a)|(b", "[", "*", "(?x) a # swallows what follows"] {
-            let refused = Allow::new("wc", Some(&patterns(&[pattern])));
-            assert_eq!(refused.err(), Some(BadPattern(pattern.to_owned())), "{pattern}");
+        for (pattern, why) in [
+            ("(", "unclosed group"),
+            ("a)|(b", "unopened group"),
+            ("[", "unclosed character class"),
+            ("*", "repetition operator missing expression"),
+            ("(?x) a # swallows what follows", "unclosed group"),
+        ] {
+            let (pattern, why) = (pattern.to_owned(), why.to_owned());
+            let refused = Allow::new("wc", Some(std::slice::from_ref(&pattern)));
+            assert_eq!(refused.err(), Some(BadPattern { pattern, why }));
         }
+        let refused = Allow::new("wc", Some(&patterns(&["a{1000}{1000}{1000}"])));
+        assert_eq!(refused.err().map(|bad| bad.why).as_deref(), Some("too large"));
     }
 }

@@ -58,6 +58,10 @@ pub const ATTEMPT: &str = "x-delay-attempt";
 pub const TICKET: &str = "x-delay-ticket";
 /// `x-delay-cursor`: told at delivery of a task with feedback, if an earlier turn said how far it came.
 pub const CURSOR: &str = "x-delay-cursor";
+/// `x-delay-shard`: told at delivery of a shard of a run: which one of how many, from 0, as `3/60`.
+pub const SHARD: &str = "x-delay-shard";
+/// `x-delay-nominal`: told at delivery of a task of a schedule, and of a shard of its run: for which nominal time, epoch milliseconds.
+pub const NOMINAL: &str = "x-delay-nominal";
 /// `x-delay-error-code`: told of a dead letter, a [`Code`].
 pub const ERROR_CODE: &str = "x-delay-error-code";
 /// `x-delay-error-detail`: told of a dead letter, a sentence.
@@ -157,6 +161,8 @@ enum Name {
     Result,
     Ticket,
     Cursor,
+    Shard,
+    Nominal,
 }
 
 impl Name {
@@ -180,6 +186,8 @@ impl Name {
             b"-result" => Self::Result,
             b"-ticket" => Self::Ticket,
             b"-cursor" => Self::Cursor,
+            b"-shard" => Self::Shard,
+            b"-nominal" => Self::Nominal,
             _ => return None,
         })
     }
@@ -203,6 +211,8 @@ impl Name {
             Self::Result => RESULT,
             Self::Ticket => TICKET,
             Self::Cursor => CURSOR,
+            Self::Shard => SHARD,
+            Self::Nominal => NOMINAL,
         }
     }
 }
@@ -293,7 +303,8 @@ impl<'a> Directive<'a> {
             Name::Task => self.task = Some(value),
             Name::Result => self.result = Some(value),
             // Told by an earlier delivery; nothing follows from them.
-            Name::Due | Name::Fired | Name::Ticket | Name::Cursor => {}
+            Name::Due | Name::Fired | Name::Ticket | Name::Cursor | Name::Shard | Name::Nominal => {
+            }
         }
         Ok(())
     }

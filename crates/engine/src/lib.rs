@@ -21,6 +21,7 @@ pub mod member;
 pub mod messages;
 pub mod murmur2;
 mod record;
+pub mod run;
 pub mod schedule;
 pub mod sealed;
 mod setup;

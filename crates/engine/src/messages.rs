@@ -6,7 +6,8 @@ use super::header::Code;
 use super::setup::Setup;
 use super::state::{self, Sealed};
 use super::task::registry::Registry;
-use super::timers::{About, After, CancelMark, Ended, Live, Timer, TimerId, Version};
+use super::task::spec::Shard;
+use super::timers::{About, After, CancelMark, Ended, Live, Timer, TimerId, Version, Written};
 use super::{BatchId, Lane, Offset, Record, Source, TopicId, UnixMillis, header};
 
 /// A fact that the shell gives to [`LaneEngine::step`](super::LaneEngine::step).
@@ -72,8 +73,8 @@ pub enum Event {
         lane: Lane,
         /// Which timers.
         timers: Vec<TimerId>,
-        /// Those of them that are tasks, and how many attempts each has had.
-        tasks: Vec<(TimerId, u32)>,
+        /// Those of them that are tasks, and what was written of each.
+        tasks: Vec<(TimerId, Written)>,
     },
     /// The answer to [`Action::Recall`]: what became of each of the timers by all that was committed when that action was given,
     /// if it ended and is not forgotten.
@@ -371,6 +372,17 @@ pub struct Produce {
 }
 
 impl Produce {
+    /// A record that a lane makes itself, as it is, for a partition of one of waterclock's topics.
+    pub(super) fn own(to: Destination, lane: Lane, now: UnixMillis, record: Record) -> Self {
+        let (partition, rewrite) = (Some(i32::from(lane.0)), HeaderRewrite::Whole);
+        Self { to, partition, record, rewrite, due: now, expires: None }
+    }
+
+    /// The create or the cancel of a task, for its lane.
+    pub(super) fn submitted(lane: Lane, now: UnixMillis, record: Record) -> Self {
+        Self::own(Destination::Submitted, lane, now, record)
+    }
+
     /// When a delivery is due; `None`: it is something else.
     pub(super) fn delivered_at(&self) -> Option<UnixMillis> {
         matches!(self.to, Destination::Target(_)).then_some(self.due)
@@ -390,8 +402,10 @@ pub enum Destination {
     Timers,
     /// `<ns>.tasks`: a turn of a task, or the cancel of one.
     Tasks,
-    /// `<ns>.intake`: a task that a lane submits, in its own partition: a follow-up, or the task of a schedule.
+    /// `<ns>.intake`: a task that a lane submits, or cancels: a follow-up, the task of a schedule, a shard of a run.
     Submitted,
+    /// `<ns>.results`: what the lane of a shard says to the lane of its run.
+    Results,
 }
 
 /// How the headers of a record change on its way out.
@@ -401,10 +415,10 @@ pub enum HeaderRewrite {
     State(Sealed),
     /// A dispatch: the same, and what an executor said last of an earlier turn, if anybody has.
     Dispatch(Sealed, Option<String>),
-    /// A delivery: the control headers go; with a trace, what it tells is added.
+    /// A delivery: the control headers go, and some are added.
     Deliver {
         /// The headers to add.
-        trace: Option<Box<Trace>>,
+        added: Added,
         /// The tier or intake that it waited in last: for the figures.
         from: TopicId,
         /// When it was submitted: for the figures.
@@ -456,6 +470,27 @@ pub enum ChangeReason {
     Reported,
 }
 
+/// What is added at delivery.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Added {
+    /// What a trace tells.
+    pub trace: Option<Box<Trace>>,
+    /// For which nominal time, of a task of a schedule and of a shard of its run.
+    pub nominal: Option<UnixMillis>,
+}
+
+impl Added {
+    /// Calls `each` for every header.
+    pub(super) fn headers(&self, mut each: impl FnMut(&'static str, &[u8])) {
+        if let Some(trace) = &self.trace {
+            trace.headers(&mut each);
+        }
+        if let Some(nominal) = self.nominal {
+            each(header::NOMINAL, nominal.0.to_string().as_bytes());
+        }
+    }
+}
+
 /// What `x-delay-trace: 1` adds at delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
@@ -478,21 +513,26 @@ pub struct TracedTurn {
     pub ticket: String,
     /// How far an earlier turn came.
     pub cursor: Option<Arc<str>>,
+    /// Which shard of a run it is, if it is one.
+    pub shard: Option<Shard>,
 }
 
 impl Trace {
     /// Calls `each` for every header that it adds.
-    pub(super) fn headers(&self, mut each: impl FnMut(&'static str, &[u8])) {
+    fn headers(&self, mut each: impl FnMut(&'static str, &[u8])) {
         each(header::DUE, self.due.0.to_string().as_bytes());
         each(header::FIRED, self.fired.0.to_string().as_bytes());
         if let Some(id) = &self.id {
             each(header::ID, id);
         }
         each(header::ATTEMPT, self.attempt.to_string().as_bytes());
-        if let Some(TracedTurn { ticket, cursor }) = &self.turn {
+        if let Some(TracedTurn { ticket, cursor, shard }) = &self.turn {
             each(header::TICKET, ticket.as_bytes());
             if let Some(cursor) = cursor {
                 each(header::CURSOR, cursor.as_bytes());
+            }
+            if let Some(shard) = shard {
+                each(header::SHARD, shard.to_string().as_bytes());
             }
         }
     }
@@ -546,15 +586,13 @@ impl Produce {
             HeaderRewrite::Whole => {
                 self.record.headers().for_each(|(name, value)| each(name, value))
             }
-            HeaderRewrite::Deliver { trace, .. } => {
+            HeaderRewrite::Deliver { added, .. } => {
                 for (name, value) in self.record.headers() {
                     if !header::is_control(name) {
                         each(name, value);
                     }
                 }
-                if let Some(trace) = trace {
-                    trace.headers(|name, value| each(name.as_bytes(), Some(value)));
-                }
+                added.headers(|name, value| each(name.as_bytes(), Some(value)));
             }
             HeaderRewrite::Dead(letter) => {
                 for (name, value) in self.record.headers() {

@@ -49,7 +49,10 @@ pub const JITTER_MAX: Millis = Millis::HOUR;
 /// Most nominal times that are listed at once.
 pub const LISTED_MAX: usize = 1_000;
 
-/// The fields that are read here.
+/// What waterclock writes, and no request has: the last time that `count` leaves. So nobody who reads a schedule counts it out again.
+pub const LAST_OF_COUNT: &str = "last_of_count";
+
+/// The fields that are read here, of what is asked for.
 pub const FIELDS: [&str; 10] =
     ["cron", "zone", "every", "aligned", "start", "end", "count", "jitter", "misfire", "overlap"];
 
@@ -118,7 +121,7 @@ pub struct Timing {
     end: Option<UnixMillis>,
     /// So many from `start` on. There is a start then.
     count: Option<u32>,
-    /// The last one that `count` leaves; `None`: there is no count, or the rule has no more times than that.
+    /// The last one that `count` leaves; `None`: there is no count, or it bounds nothing.
     last: Option<UnixMillis>,
     jitter: Millis,
     misfire: Misfire,
@@ -173,19 +176,20 @@ impl Timing {
         let overlap = fields.read("overlap", wrongs, |value| {
             one_of(value, Overlap::ALL.map(|of| (of.as_str(), of)))
         });
+        let last = fields.read(LAST_OF_COUNT, wrongs, time);
         let rule = read_rule(fields, start, wrongs);
         let mut timing = Self {
             rule: rule?,
             start,
             end,
             count: count.map(|count| count as u32),
-            last: None,
+            last,
             jitter: jitter.unwrap_or(Millis(0)),
             misfire: misfire.unwrap_or_default(),
             overlap: overlap.unwrap_or_default(),
         };
-        // What is refused anyway is not counted out.
-        if wrongs.is_empty() {
+        // What is refused anyway is not counted out, and neither is what was counted out when it was asked for.
+        if wrongs.is_empty() && last.is_none() {
             timing.last = timing.last_of_count();
         }
         Some(timing)
@@ -312,7 +316,7 @@ impl Timing {
         before_end.min(self.last.unwrap_or(TIME_MAX))
     }
 
-    /// The last one of `count` from `start` on.
+    /// The last one of `count` from `start` on; the last one before `end`, if that comes first.
     fn last_of_count(&self) -> Option<UnixMillis> {
         let (start, count) = (self.start?, self.count?);
         let first = self.rule.first_from(start)?;
@@ -323,8 +327,10 @@ impl Timing {
             }
             Rule::Cron { .. } => {
                 let latest = self.latest();
-                let next = |time: UnixMillis| self.rule.first_from(time + Millis(1));
-                (1..count).try_fold(first, |time, _| next(time).filter(|next| *next <= latest))
+                let next = |time: &UnixMillis| {
+                    self.rule.first_from(*time + Millis(1)).filter(|next| *next <= latest)
+                };
+                std::iter::successors(Some(first), next).take(count as usize).last()
             }
         }
     }

@@ -6,6 +6,7 @@
 //! | [`follow_up`](follow_up()) | the same, in the lane of the task that ended |
 //! | the lanes | `<ns>.tasks` |
 //! | [`result_record`], [`absent_record`] | `<ns>.results`, in the lane that the task came from |
+//! | [`shard_record`] | the same, in the lane of the run whose shard it is about |
 //!
 //! # Invariants
 //! 1. What is not sealed for the topic that it stands in is refused. So who may write to one of them can create no task, and can
@@ -28,7 +29,7 @@ use crate::task::digest;
 use crate::task::id::TaskId;
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::{Feedback, Scope as SpecScope, Spec};
-use crate::timers::{TimerId, Version};
+use crate::timers::{ShardNews, ShardReport, TimerId, Version};
 use crate::work::{Callee, Dispatch, Form, Said, Scope, Task, Turn};
 use crate::{Lane, Record, UnixMillis};
 
@@ -92,7 +93,10 @@ fn create(
     submission: &Submission<'_>,
 ) -> Record {
     let Submission { id, spec, due, expires, key: record_key, value, headers } = *submission;
-    let spec = spec.to_json();
+    let spec = match spec.expires() == expires {
+        true => spec.to_json(),
+        false => spec.clone().with_expires(expires).to_json(),
+    };
     let own = || headers.iter().map(|(name, value)| (name.as_bytes(), value.as_deref()));
     let digest = digest(&Record::new(None, value, own()));
     let named = follows.map(|Follows { version: Version { first_appended, offset }, .. }| {
@@ -247,11 +251,12 @@ fn work_of(
         dispatched: dispatched.map_or(state.due, |of| of.at),
         appended,
     };
+    let shard = spec.shard();
     let traced = spec.feedback().map(|Feedback { heartbeat, .. }| {
         let ticket = Ticket { version, turn: turn.turn, heartbeat };
         let said = directive.result.and_then(|said| TaskResult::parse(said).ok());
         let cursor = said.and_then(|said| said.cursor).map(Arc::from);
-        TracedTurn { ticket: ticket.to_text(key, &id), cursor }
+        TracedTurn { ticket: ticket.to_text(key, &id), cursor, shard }
     });
     let lane = id.lane_of(lanes);
     Ok((turn, id, Some((lane, scope, sealed, traced))))
@@ -391,9 +396,13 @@ pub fn absent_record(
 ) -> Record {
     let worker = Some(worker.to_owned());
     let result = TaskResult { worker, in_doubt: true, ..TaskResult::new(Outcome::Interrupted) };
-    let json = result.to_json();
     let at = Dispatched { partition, at: UnixMillis(0) };
-    let state = state_of_turn(Kind::Result, turn, at.to_word());
+    bare_result(key, &state_of_turn(Kind::Result, turn, at.to_word()), id, &result)
+}
+
+/// A record of `<ns>.results` by who has nothing of a task but its id.
+fn bare_result(key: &StateKey, state: &State<'_>, id: &TaskId, result: &TaskResult) -> Record {
+    let json = result.to_json();
     let (id, said) = (id.as_str().as_bytes(), json.as_bytes());
     let sealed = state.seal(key, &Bound { id: Some(id), result: Some(said), ..Bound::default() });
     let headers = [
@@ -402,6 +411,34 @@ pub fn absent_record(
         (header::STATE.as_bytes(), Some(sealed.as_ref())),
     ];
     Record::new(None, None, headers.into_iter())
+}
+
+/// The record of `<ns>.results` by which the lane of a shard says something of it to the lane of its run, of which this version is
+/// meant.
+#[must_use]
+pub(crate) fn shard_record(
+    key: &StateKey,
+    (run, version): (&TaskId, Version),
+    ShardReport { index, turn, news }: ShardReport,
+) -> Record {
+    let outcome = NEWS.iter().find(|(_, of)| *of == news).map_or(Outcome::Failed, |(of, _)| *of);
+    let of_run = Turn { name: TimerId::task(run), version, turn: 0 };
+    let mut state = state_of_turn(Kind::Result, of_run, intake_tag(""));
+    state.task = Some(TaskState { round: index, turn, ..TaskState::default() });
+    bare_result(key, &state, run, &TaskResult::new(outcome))
+}
+
+/// How news of shards are written: as what would be said of a turn.
+const NEWS: [(Outcome, ShardNews); 4] = [
+    (Outcome::Started, ShardNews::Begun),
+    (Outcome::Interrupted, ShardNews::Again),
+    (Outcome::Finished, ShardNews::Finished),
+    (Outcome::Failed, ShardNews::Failed),
+];
+
+/// What is heard of a shard by a record with this outcome; `None`: nobody wrote that.
+pub(crate) fn news_of(outcome: Outcome) -> Option<ShardNews> {
+    NEWS.iter().find(|(of, _)| *of == outcome).map(|(_, news)| *news)
 }
 
 #[cfg(test)]

@@ -21,6 +21,7 @@ pub mod result;
 pub mod retry;
 pub mod scope;
 pub mod spec;
+pub(crate) mod template;
 
 pub use digest::digest;
 pub use fields::Wrong;

@@ -20,6 +20,7 @@ mod code;
 pub mod progress;
 mod query;
 mod remembered;
+mod runs;
 mod tasks;
 
 use std::fmt;
@@ -35,20 +36,23 @@ use super::task::id::TaskId;
 use super::task::registry::HISTORY_MIN;
 use super::{Millis, Offset, UnixMillis};
 
+pub use super::run::ShardCounts;
 pub use about::{About, Found, Replaced};
 pub use code::{Change, DecodeError, KEY_MAX, VERSION};
 pub(super) use code::{TimerFields, value};
-pub use progress::{Attempt, Cursor, HeldBy, Progress};
+pub use progress::{Attempt, Cursor, HeldBy, OpenTurn, Progress};
 pub use query::{
     After, CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TimerCommand,
     TimerName,
 };
 pub(super) use remembered::{ByName, Names, Pending, Remembered};
+pub use runs::{RunProgress, RunStatus, ShardState};
+pub(crate) use runs::{ShardNews, ShardReport};
 pub use tasks::{
-    Base64, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry,
-    TaskStatus, group_of,
+    Base64, PAGE_BYTES_MAX, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord,
+    TaskReport, TaskRetry, TaskStatus, group_of,
 };
-pub(crate) use tasks::{GRPC_TARGET, SCHEDULE_TARGET};
+pub(crate) use tasks::{GRPC_TARGET, RUN_TARGET, SCHEDULE_TARGET, type_of_task};
 
 /// Bytes of a [`TimerId`] that stand for the id alone.
 pub const ID_PREFIX: usize = 6;
@@ -386,6 +390,7 @@ impl Timer {
             task,
             follow_up: None,
             cursor: None,
+            run: None,
         })
     }
 
@@ -435,6 +440,24 @@ impl Forgettable {
     }
 }
 
+/// What was written of a task that has ended, beside its timer and its definition.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// How many attempts were made.
+    pub attempts: u32,
+    /// It is a run, so how far its shards are was written.
+    pub is_run: bool,
+}
+
+impl Written {
+    /// That of a timer; `None`: it is no task.
+    #[must_use]
+    pub fn of(timer: &Timer) -> Option<Self> {
+        let is_run = timer.target.starts_with(RUN_TARGET);
+        timer.task.map(|task| Self { attempts: task.attempts, is_run })
+    }
+}
+
 /// How a timer ended, as the engine is told of it for a record that comes late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ended {
@@ -480,7 +503,9 @@ pub struct Live {
     /// Of a task whose executor reports: [`FollowUp::of_awaited`] of its definition.
     pub follow_up: Option<Arc<FollowUp>>,
     /// How far an executor said that it came; its next turn is handed it.
-    pub cursor: Option<Arc<str>>,
+    pub cursor: Option<Cursor>,
+    /// How far the shards of a run are.
+    pub run: Option<Box<RunProgress>>,
 }
 
 /// A bound: a version is before it if it is before one of these two. Of one log the latest version stands for all, and so it

@@ -15,8 +15,9 @@
 use std::sync::Arc;
 
 use super::header::{self, Code, Directive, Refusal, TimerAction, When};
-use super::messages::{Left, Target, Trace, TracedTurn};
+use super::messages::{Added, Left, Target, Trace, TracedTurn};
 use super::murmur2;
+use super::run::Run;
 use super::schedule::Schedule;
 use super::sealed;
 use super::setup::{Intake, Setup, Topics};
@@ -25,7 +26,7 @@ use super::state::{Kind, Sealed, State, SubmissionOrder};
 use super::targets::Targets;
 use super::task::follow_up::FollowUp;
 use super::task::result::TaskResult;
-use super::task::spec::Feedback;
+use super::task::spec::{Feedback, Shard};
 use super::timers::{Progress, Replaced, TimerFields, TimerId, TimerState, Version, value};
 use super::work::Scope;
 use super::{Cut, CutBy, Lane, Millis, NOT_KEPT, Offset, Record, Source, TopicId, UnixMillis};
@@ -63,7 +64,7 @@ pub(super) struct PendingRecord {
 
 /// What is known of a record of a task beside what is known of every record. Its [`due`](PendingRecord::due) says when it is to be
 /// acted on next.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct TaskPart {
     /// The turn that brought the record here; 0: it was never dispatched.
     pub(super) turn: u32,
@@ -90,12 +91,16 @@ pub(super) struct TaskPart {
     pub(super) schedule: Option<Arc<Schedule>>,
     /// The task of a schedule that is to have ended before it is begun.
     pub(super) after: Option<TimerId>,
+    /// What it is, of one whose results come from its shards.
+    pub(super) run: Option<Arc<Run>>,
+    /// Which shard of a run it is.
+    pub(super) shard: Option<Shard>,
 }
 
 impl TaskPart {
     /// Whether it is delivered to a topic.
     pub(super) fn goes_to_topic(&self) -> bool {
-        self.scope.is_none() && self.schedule.is_none()
+        self.scope.is_none() && self.schedule.is_none() && self.run.is_none()
     }
 }
 
@@ -634,7 +639,7 @@ pub(super) fn came_by(setup: &Setup, topic: TopicId, record: &Record) -> Arc<str
 const BATCH_HEADER: u64 = 61;
 
 /// Bytes of an uncompressed batch with this one record as it is delivered: what `max.message.bytes` is held against.
-fn delivered_bytes(record: &Record, trace: Option<&Trace>) -> u64 {
+fn delivered_bytes(record: &Record, added: &Added) -> u64 {
     let part = |bytes: Option<&[u8]>| match bytes {
         None => 1,
         Some(bytes) => varint(bytes.len() as u64) + bytes.len() as u64,
@@ -642,12 +647,10 @@ fn delivered_bytes(record: &Record, trace: Option<&Trace>) -> u64 {
     let kept = || record.headers().filter(|(name, _)| !header::is_control(name));
     let mut headers: u64 = kept().map(|(name, value)| part(Some(name)) + part(value)).sum();
     let mut count = kept().count() as u64;
-    if let Some(trace) = trace {
-        trace.headers(|name, value| {
-            headers += part(Some(name.as_bytes())) + part(Some(value));
-            count += 1;
-        });
-    }
+    added.headers(|name, value| {
+        headers += part(Some(name.as_bytes())) + part(Some(value));
+        count += 1;
+    });
     // Attributes, and the first record's deltas of time and offset.
     let body = 3 + part(record.key()) + part(record.value()) + varint(count) + headers;
     BATCH_HEADER + varint(body) + body
@@ -693,7 +696,14 @@ pub(super) fn deliver(
         };
         return Err(refusal(Code::Expired, detail));
     }
-    let asked = entry.task.as_ref().map_or(directive.partition, |task| task.partition);
+    let asked = match &entry.task {
+        None => directive.partition,
+        Some(task) => task.partition.or_else(|| {
+            // Shards that leave together are to go to all who wait for them.
+            let shard = task.shard.filter(|_| entry.record.key().is_none())?;
+            Some((shard.index % partitions.max(1).unsigned_abs()) as i32)
+        }),
+    };
     if let Some(asked) = asked
         && asked >= partitions
     {
@@ -718,14 +728,17 @@ pub(super) fn deliver(
             turn,
         })
     });
-    // A trace adds four short headers and the id, and of a task with feedback a ticket and a cursor.
-    let added = trace.as_ref().map_or(0, |trace| {
+    let id = entry.task.as_ref().and_then(|_| sealed::task_id(&directive).ok());
+    let added = Added { trace, nominal: id.and_then(|id| id.nominal()) };
+    // A trace adds four short headers and the id, and of a task with feedback a ticket and a cursor. A nominal time is one more.
+    let of_trace = added.trace.as_ref().map_or(0, |trace| {
         let of_turn = if trace.turn.is_some() { 400 } else { 0 };
         160 + of_turn + trace.id.as_ref().map_or(0, |id| id.len() as u64)
     });
+    let more = of_trace + if added.nominal.is_some() { 40 } else { 0 };
     // Our own size is above the exact one in all but absurd cases: only near the limit is it worth counting.
-    if entry.record.size() as u64 + 2 * BATCH_HEADER + added > record_bytes_max
-        && let size = delivered_bytes(&entry.record, trace.as_deref())
+    if entry.record.size() as u64 + 2 * BATCH_HEADER + more > record_bytes_max
+        && let size = delivered_bytes(&entry.record, &added)
         && size > record_bytes_max
     {
         let detail = format!("{size} bytes; target {} takes {record_bytes_max}", entry.target);
@@ -745,7 +758,7 @@ pub(super) fn deliver(
         let stage = StateChange { task: Some(after), ..StateChange::new(TimerState::Delay, now) };
         let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
         let (task, with_executor) = (None, Some(after));
-        return Ok(Delivery { partition: asked, trace, timer, task, with_executor });
+        return Ok(Delivery { partition: asked, added, timer, task, with_executor });
     }
     // To deliver it is the last attempt of a task that goes to a topic.
     let task = entry.task.as_ref().map(|task| Progress {
@@ -756,14 +769,14 @@ pub(super) fn deliver(
     });
     let stage = StateChange { supersedes, task, ..StateChange::new(TimerState::Delivered, now) };
     let timer = entry.decided.then(|| timer_change(entry, &directive, stage)).flatten();
-    Ok(Delivery { partition: asked, trace, timer, task, with_executor: None })
+    Ok(Delivery { partition: asked, added, timer, task, with_executor: None })
 }
 
 /// How a record is delivered.
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) partition: Option<i32>,
-    pub(super) trace: Option<Box<Trace>>,
+    pub(super) added: Added,
     /// The timer change to write then.
     pub(super) timer: Option<Record>,
     /// How far a task is then that ends by that.

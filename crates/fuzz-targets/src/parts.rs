@@ -27,7 +27,7 @@ use waterclock_engine::{Millis, Offset, UnixMillis};
 const REPORT_MAX: usize = 8 * 1024;
 
 /// Names of the contract, so that a fuzzer need not guess them.
-pub(super) const NAMES: [&str; 17] = [
+pub(super) const NAMES: [&str; 18] = [
     "x-delay",
     "x-delay-until",
     "x-delay-target",
@@ -45,6 +45,7 @@ pub(super) const NAMES: [&str; 17] = [
     "x-delay-fired",
     "x-delay-task",
     "x-delay-result",
+    "x-delay-nominal",
 ];
 
 /// A header, or none behind the end.

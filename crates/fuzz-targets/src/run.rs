@@ -160,7 +160,10 @@ impl World {
             self.dead += usize::from(send.to == Destination::Dead);
             let is_ours = matches!(
                 send.to,
-                Destination::Lane(_) | Destination::Tasks | Destination::Submitted
+                Destination::Lane(_)
+                    | Destination::Tasks
+                    | Destination::Submitted
+                    | Destination::Results
             );
             if !is_ours {
                 continue;

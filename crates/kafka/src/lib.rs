@@ -26,10 +26,10 @@ pub use client::raw::inflate::{bound as bound_batches, damaged};
 /// A record by a cached topic handle, and what a record of rdkafka is, without its copies.
 pub use client::raw::{TopicProducer, copy_record, place};
 pub use client::{
-    Connection, Embedded, Isolation, NoAnswer, Receipt, Secret, Stands, SubmitError, Submitter,
-    TopicReader, is_loopback, settings, topic_reader, wall_clock,
+    Connection, Embedded, GroupConsumer, GroupRecord, Isolation, NoAnswer, Receipt, Secret, Stands,
+    SubmitError, Submitter, TopicReader, is_loopback, settings, topic_reader, wall_clock,
 };
-pub use cluster::{BrokerClock, Probe, Wanted, end_offsets};
+pub use cluster::{BrokerClock, Probe, Subscribers, Subscriptions, Wanted, end_offsets};
 pub use logs::{
     Ack, Changelog, DeadLetters, DeadRecord, DemoReader, DemoWriter, LogError, Logged, Seen,
 };
@@ -37,7 +37,7 @@ pub use member::{
     Calls, ClusterView, Delivery, Ends, EndsHeard, LaneThreads, Settings, TakeOverError,
     WorkerParts, WorkerPlan, WorkerThread, WorkerView, Written,
 };
-pub use meta::{Member, Members, PutError, Registrar, RegistryFeed, Roster};
+pub use meta::{Load, Member, Members, PutError, Registrar, RegistryFeed, Roster};
 pub use rdkafka::error::KafkaError;
 /// A record that a consumer of rdkafka gives.
 pub use rdkafka::message::BorrowedMessage;

@@ -10,6 +10,7 @@ mod group_topics;
 mod inventory;
 mod lane_batches;
 mod lanes;
+mod load;
 mod rebalance;
 mod sign;
 mod thread;

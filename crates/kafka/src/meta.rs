@@ -19,6 +19,6 @@ pub use log::{
 pub use members::Members;
 pub use registrar::{PutError, Registrar};
 pub use registry::RegistryFeed;
-pub use roster::{Member, Roster, SharedRoster};
+pub use roster::{Load, Member, Roster, SharedRoster};
 pub use writer::MetaWriter;
 pub(crate) use writer::Written;

@@ -5,8 +5,12 @@
 use std::path::Path;
 
 /// The files of the contract, below `proto`.
-const FILES: [&str; 3] =
-    ["waterclock/v1/tasks.proto", "waterclock/v1/projects.proto", "waterclock/v1/schedules.proto"];
+const FILES: [&str; 4] = [
+    "waterclock/v1/tasks.proto",
+    "waterclock/v1/projects.proto",
+    "waterclock/v1/schedules.proto",
+    "waterclock/v1/runs.proto",
+];
 
 #[allow(clippy::disallowed_methods, reason = "who changes the contract says so")]
 #[test]

@@ -12,6 +12,7 @@ use metrics::{describe_counter, describe_gauge, describe_histogram};
 
 use waterclock_engine::header::Code;
 use waterclock_engine::member::Renewed;
+use waterclock_engine::timers::RunStatus;
 use waterclock_engine::{Millis, Outcome, TopicId};
 
 /// Values of `x-delay-label` that are counted apart.
@@ -112,6 +113,9 @@ const TASKS_DISPATCHED: &str = "waterclock_tasks_dispatched_total";
 const TASKS_PUT_OFF: &str = "waterclock_tasks_put_off_total";
 const SCHEDULE_TASKS: &str = "waterclock_schedule_tasks_total";
 const SCHEDULE_SKIPPED: &str = "waterclock_schedule_times_skipped_total";
+const RUN_SHARDS: &str = "waterclock_run_shards_total";
+const RUNS_OPEN: &str = "waterclock_runs_open";
+const RUNS_ENDED: &str = "waterclock_runs_ended_total";
 const TASKS_STALE: &str = "waterclock_tasks_stale_total";
 const TASKS_IN_LANES: &str = "waterclock_tasks_waiting";
 const TASKS_OVERDUE: &str = "waterclock_tasks_overdue";
@@ -127,7 +131,7 @@ pub(super) const WORKER_MEMORY: &str = "waterclock_worker_memory_bytes";
 
 /// Every metric. `docs/operations.md` has the same table; a test compares them.
 #[rustfmt::skip]
-pub const ALL: [Metric; 78] = [
+pub const ALL: [Metric; 81] = [
     Metric { name: LATENESS, kind: Kind::Histogram, unit: Unit::Seconds, label: "tier", help: "How long after its due time a record was committed in its target, by the tier or intake that it waited in last. Of a record that was submitted after its due time: how long after it was submitted" },
     Metric { name: OVERDUE, kind: Kind::Gauge, unit: Unit::Seconds, label: "thread", help: "How long the oldest record that was read and not yet delivered has been due" },
     Metric { name: DELIVERED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Records delivered to their targets" },
@@ -191,6 +195,9 @@ pub const ALL: [Metric; 78] = [
     Metric { name: TASKS_DISPATCHED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Turns of tasks that lanes gave to workers" },
     Metric { name: SCHEDULE_TASKS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Tasks that schedules have submitted" },
     Metric { name: SCHEDULE_SKIPPED, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times of schedules that passed without a task, as their overlap or misfire says" },
+    Metric { name: RUN_SHARDS, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Shards that runs have created" },
+    Metric { name: RUNS_OPEN, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Runs of the lanes owned that have shards and have not ended" },
+    Metric { name: RUNS_ENDED, kind: Kind::Counter, unit: Unit::Count, label: "status", help: "Runs that have ended, by how: finished, failed, expired, cancelled" },
     Metric { name: TASKS_PUT_OFF, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Times that an overdue task was put off, since its project is paused or its service has enough to do" },
     Metric { name: TASKS_STALE, kind: Kind::Counter, unit: Unit::Count, label: "", help: "Results and copies of tasks that counted no more: of a turn that is over, or said twice" },
     Metric { name: TASKS_IN_LANES, kind: Kind::Gauge, unit: Unit::Count, label: "", help: "Overdue tasks that wait in memory until their service has room" },
@@ -351,6 +358,9 @@ pub struct LaneFigures {
     tasks_put_off: Counter,
     schedule_tasks: Counter,
     schedule_skipped: Counter,
+    run_shards: Counter,
+    /// By position in [`RUN_ENDS`].
+    runs_ended: Vec<Counter>,
     tasks_stale: Counter,
     spilled: Counter,
     put_off: Counter,
@@ -376,6 +386,10 @@ const OUTCOMES: [&str; 9] = [
     "underway",
     "reported",
 ];
+
+/// How a run ends: the values of the label `status`.
+const RUN_ENDS: [RunStatus; 4] =
+    [RunStatus::Finished, RunStatus::Failed, RunStatus::Expired, RunStatus::Cancelled];
 
 fn outcome(outcome: Outcome) -> usize {
     match outcome {
@@ -411,6 +425,8 @@ pub struct LaneLevels {
     pub tasks_behind_breaker: Level,
     /// Credits of the tasks that workers hold.
     pub tasks_held: Level,
+    /// Runs that have shards and have not ended.
+    pub runs_open: Level,
     /// Partitions paused.
     pub paused: Level,
     /// Cancelled ids remembered.
@@ -445,6 +461,7 @@ impl LaneLevels {
             tasks_over_limit: overdue("limit"),
             tasks_behind_breaker: overdue("breaker"),
             tasks_held: Level::new(gauge!(TASKS_HELD)),
+            runs_open: Level::new(gauge!(RUNS_OPEN)),
             paused: Level::new(gauge!(PAUSED)),
             cancels: Level::new(gauge!(CANCELS_REMEMBERED)),
             timers: Level::new(gauge!(TIMERS)),
@@ -642,6 +659,11 @@ impl LaneFigures {
             tasks_put_off: counter!(TASKS_PUT_OFF),
             schedule_tasks: counter!(SCHEDULE_TASKS),
             schedule_skipped: counter!(SCHEDULE_SKIPPED),
+            run_shards: counter!(RUN_SHARDS),
+            runs_ended: RUN_ENDS
+                .into_iter()
+                .map(|end| counter!(RUNS_ENDED, "status" => end.as_str()))
+                .collect(),
             tasks_stale: counter!(TASKS_STALE),
             spilled: counter!(SPILLED),
             put_off: counter!(PUT_OFF),
@@ -736,6 +758,19 @@ impl LaneFigures {
         self.schedule_skipped.increment(skipped);
     }
 
+    /// So many shards of runs were created.
+    pub fn shards(&self, created: u64) {
+        self.run_shards.increment(created);
+    }
+
+    /// A run has ended like that in a batch that is committed.
+    pub fn run_ended(&self, end: RunStatus) {
+        let at = RUN_ENDS.iter().position(|known| *known == end);
+        if let Some(counter) = at.and_then(|at| self.runs_ended.get(at)) {
+            counter.increment(1);
+        }
+    }
+
     /// Hops came to stand late, `count` times in a partition and batch.
     pub fn late_hops(&self, count: u64) {
         self.late_hops.increment(count);
@@ -822,6 +857,7 @@ mod tests {
             figures.forwarded(9, 1);
             figures.dead_letter(Code::Expired);
             figures.renewed(Renewed::Fenced);
+            figures.run_ended(RunStatus::Expired);
             figures.committed(Duration::from_millis(3));
             LaneLevels::new(0, 40).memory_bytes.set(12);
         });
@@ -834,6 +870,8 @@ mod tests {
             "waterclock_forwarded_total{tier=\"1s\"} 0",
             "waterclock_dead_letters_total{code=\"expired\"} 1",
             "waterclock_producers_renewed_total{reason=\"fenced\"} 1",
+            "waterclock_runs_ended_total{status=\"expired\"} 1",
+            "waterclock_runs_ended_total{status=\"failed\"} 0",
             "waterclock_records_lost_total 0",
             "waterclock_lateness_seconds_bucket{tier=\"1s\",le=\"0.0005\"} 1",
             "waterclock_lateness_seconds_bucket{tier=\"1s\",le=\"0.001\"} 2",

@@ -17,6 +17,8 @@ use rustix::termios::{self, OptionalActions, Termios};
 /// Alternate screen, no cursor, and no wrap: what is too long for a line is cut.
 const ENTER: &[u8] = b"\x1b[?1049h\x1b[?25l\x1b[?7l\x1b[2J";
 const LEAVE: &[u8] = b"\x1b[?7h\x1b[?25h\x1b[?1049l";
+/// Ends all colours.
+const RESET: &str = "\x1b[0m";
 /// Between two looks at the size of the window, which may have changed.
 const LOOK_AT_SIZE: Duration = Duration::from_millis(250);
 
@@ -79,6 +81,13 @@ impl Screen {
         self.size = size();
         let (columns, rows) = self.size;
         write(frame(text, usize::from(columns), usize::from(rows)).as_bytes())
+    }
+
+    /// How many columns and rows the window has.
+    #[must_use]
+    pub fn size(&self) -> (usize, usize) {
+        let (columns, rows) = size();
+        (usize::from(columns), usize::from(rows))
     }
 
     /// Whether the window has another size than when it was drawn.
@@ -146,9 +155,28 @@ fn frame(text: &str, columns: usize, rows: usize) -> String {
     for row in 0..rows {
         // A line break behind the last row would scroll.
         drawn += if row == 0 { "\x1b[2K" } else { "\r\n\x1b[2K" };
-        drawn.extend(lines.next().unwrap_or_default().chars().take(columns));
+        drawn += &cut(lines.next().unwrap_or_default(), columns);
     }
     drawn
+}
+
+/// As much of a line as so many columns have room for. Colours take no room; where they are cut off, they end.
+fn cut(line: &str, columns: usize) -> String {
+    let (mut kept, mut left) = (String::with_capacity(line.len()), columns);
+    let (mut is_colour, mut is_coloured) = (false, false);
+    for c in line.chars() {
+        if is_colour || c == '\x1b' {
+            is_colour = c != 'm';
+            is_coloured = true;
+        } else if left == 0 {
+            kept += if is_coloured { RESET } else { "" };
+            break;
+        } else {
+            left -= 1;
+        }
+        kept.push(c);
+    }
+    kept
 }
 
 /// Makes the terminal what it was, once.
@@ -235,6 +263,16 @@ mod tests {
         let row = "\x1b[2K";
         assert_eq!(frame("abc\nd", 2, 3), format!("\x1b[H{row}ab\r\n{row}d\r\n{row}"));
         assert_eq!(frame("a\nb\nc", 9, 2), format!("\x1b[H{row}a\r\n{row}b"));
+    }
+
+    #[test]
+    fn colours_take_no_room_and_end_where_they_are_cut_off() {
+        let line = "a\x1b[32mbc\x1b[0md";
+        assert_eq!(cut(line, 4), line);
+        assert_eq!(cut(line, 9), line);
+        assert_eq!(cut(line, 3), "a\x1b[32mbc\x1b[0m\x1b[0m");
+        assert_eq!(cut(line, 2), "a\x1b[32mb\x1b[0m");
+        assert_eq!(cut("abc", 2), "ab");
     }
 
     #[test]

@@ -28,7 +28,7 @@ use crate::corner::Corner;
 use crate::line::AskError;
 use crate::machine::{self, Machine};
 
-use cases::{Cases, Held};
+use cases::{Cases, Held, SETTLE_LOOK};
 use report::{Parameters, Report};
 
 /// Longest wait for the brokers' time.
@@ -101,6 +101,8 @@ enum Case {
     Timers,
     /// Tasks: creates, calls, lateness, a pause, a killed worker, memory; no part of all
     Tasks,
+    /// Schedules that have a time in each second, and a run of many shards; no part of all
+    Schedules,
     /// Copy, spike and steady
     All,
 }
@@ -253,6 +255,7 @@ impl Bench {
             clock,
             payload: Payload::default(),
             observer,
+            settle_look: SETTLE_LOOK.min(Duration::from_secs(self.seconds)),
             dir,
             profiles: self.profile.clone(),
         };
@@ -275,6 +278,7 @@ impl Bench {
             pending: Vec::new(),
             timers: Vec::new(),
             tasks: None,
+            schedules: None,
         };
         self.cases(&bench, &mut report)?;
         machine.load_after = machine::load();
@@ -294,6 +298,10 @@ impl Bench {
             }
             Case::Tasks => {
                 report.tasks = Some(bench.tasks(self.records, self.seconds, self.delay)?);
+                return Ok(());
+            }
+            Case::Schedules => {
+                report.schedules = Some(bench.schedules(self.records, self.seconds, self.delay)?);
                 return Ok(());
             }
             _ => {}

@@ -28,7 +28,7 @@ const HELD: Duration = Duration::from_secs(120);
 /// One call.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Call {
-    /// The number in its path.
+    /// The number in its path; of a shard its index.
     pub(super) n: u64,
     /// Which attempt of its task it is, from 1.
     pub(super) attempt: u32,
@@ -55,9 +55,16 @@ impl Seen {
         let count = |name| number(name).and_then(|count| u32::try_from(count).ok());
         let attempt = count("waterclock-attempt").unwrap_or_default();
         let due = UnixMillis(number("waterclock-due").unwrap_or_default());
+        let n = shard(headers).unwrap_or(n);
         self.calls.lock().push(Call { n, attempt, due, at: Instant::now() });
         (count("waterclock-turn").unwrap_or_default(), attempt)
     }
+}
+
+/// Which shard a call is of: `7/60` is the one with the index 7.
+fn shard(headers: &HeaderMap) -> Option<u64> {
+    let (index, _) = headers.get("waterclock-shard")?.to_str().ok()?.split_once('/')?;
+    index.parse().ok()
 }
 
 /// A call that has no answer yet. The server drops it when the caller is gone.

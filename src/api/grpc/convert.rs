@@ -1,4 +1,4 @@
-//! Messages as the rooms of tasks, schedules and projects read them, and what those say as messages.
+//! Messages as the rooms of tasks, schedules, runs and projects read them, and what those say as messages.
 
 use serde_json::{Map, Value, json};
 use waterclock_proto::v1;
@@ -15,8 +15,11 @@ use super::super::tasks::model::{
 use crate::engine::Millis;
 use crate::engine::header::duration_with_unit;
 use crate::engine::task::request::Payload;
+use crate::engine::task::spec::RUN;
 
+pub(super) mod runs;
 pub(super) mod schedules;
+pub(super) mod template;
 
 /// A length of time of protobuf.
 pub(super) type Span = prost_types::Duration;
@@ -110,14 +113,7 @@ fn base(
         map.insert("feedback".to_owned(), fields.into());
     }
     if let Some(on_result) = options.on_result {
-        let to = on_result.to.map(|to| match to {
-            To::Topic(topic) => ("topic", topic),
-            To::Service(service) => ("service", service),
-            To::Url(url) => ("url", url),
-        });
-        // None of the three is refused by the reader.
-        let fields = to.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
-        map.insert("on_result".to_owned(), fields.collect::<Map<String, Value>>().into());
+        map.insert("on_result".to_owned(), on_result_fields(on_result));
     }
     if let Some(poll) = options.poll {
         let mut fields = Map::new();
@@ -126,6 +122,22 @@ fn base(
         map.insert("poll".to_owned(), fields.into());
     }
     map
+}
+
+fn on_result_fields(of: v1::OnResult) -> Value {
+    let to = of.to.map(|to| match to {
+        To::Topic(topic) => ("topic", topic),
+        To::Service(service) => ("service", service),
+        To::Url(url) => ("url", url),
+    });
+    // None of the three is refused by the reader.
+    let fields = to.into_iter().map(|(name, value)| (name.to_owned(), value.into()));
+    fields.collect::<Map<String, Value>>().into()
+}
+
+fn on_result(ResultTo { topic, service, url }: ResultTo) -> v1::OnResult {
+    let to = topic.map(To::Topic).or_else(|| service.map(To::Service));
+    v1::OnResult { to: to.or_else(|| url.map(To::Url)) }
 }
 
 /// What every report of an executor has, as its reader takes it.
@@ -331,6 +343,7 @@ pub(super) fn wanted_type(number: i32) -> Result<Option<String>, String> {
         Ok(v1::TaskType::Http) => Ok(Some("http".to_owned())),
         Ok(v1::TaskType::Kafka) => Ok(Some("kafka".to_owned())),
         Ok(v1::TaskType::Grpc) => Ok(Some("grpc".to_owned())),
+        Ok(v1::TaskType::Run) => Err("is that of runs; they have a list of their own".to_owned()),
         Err(_) => Err(format!("is {number}; want one of TaskType")),
     }
 }
@@ -368,6 +381,7 @@ pub(super) fn task(of: TaskView) -> v1::Task {
         "http" => v1::TaskType::Http,
         "kafka" => v1::TaskType::Kafka,
         "grpc" => v1::TaskType::Grpc,
+        RUN => v1::TaskType::Run,
         _ => v1::TaskType::Unspecified,
     };
     // Each of the two is called `service` by the tasks that have it.
@@ -428,13 +442,10 @@ pub(super) fn task(of: TaskView) -> v1::Task {
             deadline: length(&of.deadline),
             heartbeat: of.heartbeat.as_ref().and_then(length),
         }),
-        on_result: of.on_result.map(|ResultTo { topic, service, url }| v1::OnResult {
-            to: topic
-                .map(To::Topic)
-                .or_else(|| service.map(To::Service))
-                .or_else(|| url.map(To::Url)),
-        }),
+        on_result: of.on_result.map(on_result),
         follow_up: of.follow_up.unwrap_or_default(),
+        expires_at: maybe_time(of.expires_at),
+        nominal_at: maybe_time(of.nominal_at),
     }
 }
 

@@ -7,6 +7,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_health::server::{HealthReporter, HealthService};
 use waterclock_proto::v1::projects_server::SERVICE_NAME as PROJECTS;
+use waterclock_proto::v1::runs_server::SERVICE_NAME as RUNS;
 use waterclock_proto::v1::schedules_server::SERVICE_NAME as SCHEDULES;
 use waterclock_proto::v1::tasks_server::SERVICE_NAME as TASKS;
 
@@ -35,7 +36,7 @@ pub(in super::super) async fn follow(status: Arc<dyn Status>, reporter: HealthRe
                 true => ServingStatus::Serving,
                 false => ServingStatus::NotServing,
             };
-            for service in ["", TASKS, PROJECTS, SCHEDULES] {
+            for service in ["", TASKS, PROJECTS, SCHEDULES, RUNS] {
                 reporter.set_service_status(service, now).await;
             }
         }

@@ -1,6 +1,6 @@
 //! The same API over gRPC: `waterclock.v1`, with health and reflection. `docs/grpc.md` is the manual.
 //!
-//! What a call does stands in the rooms of tasks, schedules and projects. Here stands only how it is asked for and told.
+//! What a call does stands in the rooms of tasks, schedules, runs and projects. Here stands only how it is asked for and told.
 //!
 //! # Invariants
 //! 1. Who may ask, how much at once, and how long a message may take is as over HTTP: the same guard stands before both.
@@ -9,6 +9,7 @@
 mod convert;
 mod health;
 mod projects;
+mod runs;
 mod schedules;
 mod status;
 mod tasks;
@@ -33,6 +34,7 @@ use super::serve::Front;
 use super::tasks::{BATCH_BYTES_MAX, Tasks, bytes_max};
 use waterclock_proto::DESCRIPTORS;
 use waterclock_proto::v1::projects_server::ProjectsServer;
+use waterclock_proto::v1::runs_server::{RunsServer, SERVICE_NAME as RUNS};
 use waterclock_proto::v1::schedules_server::SchedulesServer;
 use waterclock_proto::v1::tasks_server::TasksServer;
 
@@ -49,7 +51,7 @@ pub(super) fn is_grpc(headers: &HeaderMap) -> bool {
     behind.is_some_and(|behind| behind.is_empty() || [b'+', b';'].contains(&behind[0]))
 }
 
-/// Tasks, schedules and projects.
+/// Tasks, schedules, runs and projects.
 pub(super) fn router(tasks: Tasks, front: &Front) -> Router {
     let desk = Arc::clone(&tasks.desk);
     let guard = front.guard(RULES, Arc::new(move || desk.now().map(|now| now.0)));
@@ -57,19 +59,21 @@ pub(super) fn router(tasks: Tasks, front: &Front) -> Router {
         .max_decoding_message_size(BATCH_BYTES_MAX);
     let schedules = SchedulesServer::new(schedules::Service(tasks.clone()))
         .max_decoding_message_size(BATCH_BYTES_MAX);
+    let runs =
+        RunsServer::new(runs::Service(tasks.clone())).max_decoding_message_size(BATCH_BYTES_MAX);
     let tasks = TasksServer::new(tasks::Service(tasks)).max_decoding_message_size(BATCH_BYTES_MAX);
-    serve(serve(serve(Router::new(), tasks), projects), schedules)
+    serve(serve(serve(serve(Router::new(), tasks), projects), schedules), runs)
         .layer(middleware::from_fn_with_state(guard, guard::callers))
 }
 
-/// Health, and what there is to ask. They are open, as `/health/ready` and `/openapi.json` are.
-pub(super) fn open_router(hosts: Hosts, health: health::Server) -> Router {
+/// Health, and what there is to ask: of tasks only where they are served. They are open, as `/health/ready` and `/openapi.json` are.
+pub(super) fn open_router(hosts: Hosts, health: health::Server, has_tasks: bool) -> Router {
     let descriptors = || {
-        Builder::configure()
-            .register_encoded_file_descriptor_set(DESCRIPTORS)
+        let all = Builder::configure()
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
             // The details of errors.
-            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET)
+            .register_encoded_file_descriptor_set(tonic_types::pb::FILE_DESCRIPTOR_SET);
+        if has_tasks { all.register_encoded_file_descriptor_set(DESCRIPTORS) } else { all }
     };
     let mut router = serve(Router::new(), health);
     // Clients ask by the older name, too. Of descriptors that are committed nothing is wrong; a test asks for them.
@@ -106,17 +110,26 @@ where
     router.route_service(&format!("/{}/{{*method}}", S::NAME), service)
 }
 
-const RULES: Rules = Rules { kind, bytes_max, form: Form::Grpc, is_bodyless: |_| false, caller };
+const RULES: Rules = Rules {
+    kind,
+    bytes_max,
+    form: Form::Grpc,
+    is_bodyless: |_| false,
+    is_nothing: |_, _| false,
+    caller,
+};
 
 fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
     access.of_tasks(request)
 }
 
 fn kind(_: &Method, path: &str) -> Kind {
-    match path.rsplit('/').next().unwrap_or_default() {
+    let (service, method) = path.rsplit_once('/').unwrap_or_default();
+    match method {
+        "Create" if service.strip_prefix('/') == Some(RUNS) => Kind::Create,
         "CreateHttpTask" | "CreateKafkaTask" | "CreateGrpcTask" => Kind::Create,
         "GetTask" | "Get" | "GetStats" | "Preview" => Kind::Look,
-        "ListTasks" | "BatchCreateTasks" | "List" => Kind::Large,
+        "ListTasks" | "BatchCreateTasks" | "List" | "ListShards" => Kind::Large,
         _ => Kind::Wait,
     }
 }

@@ -5,17 +5,16 @@ use std::future::Future;
 use serde_json::Value;
 use tonic::{Request, Response, Status};
 use waterclock_proto::v1;
-use waterclock_proto::v1::new_task::Task as New;
 
 use super::super::audit::{self, Revisions};
 use super::super::auth::{Caller, Peer};
 use super::super::guard::Came;
 use super::super::problem::Problem;
-use super::super::schedules::{self, Asked, ID_WANTED, Kept, of_one, times};
-use super::super::tasks::{Tasks, single};
+use super::super::schedules::{self, ID_WANTED, Kept, of_one, times};
+use super::super::tasks::single::{self, Asked};
+use super::super::tasks::{self, Tasks};
 use super::super::timers::params::moment;
-use super::convert::schedules as convert;
-use super::status::{OF_MESSAGE, OF_TASK};
+use super::convert::{schedules as convert, template};
 use super::tasks::{most, name, wait, wrong};
 use super::{asked_by, of_problem, peer};
 use crate::engine::UnixMillis;
@@ -65,14 +64,11 @@ fn version(text: &str) -> Result<Option<Version>, Problem> {
 /// Reads a schedule. `of`: the one that the request names.
 fn read(settings: Option<v1::ScheduleSettings>, of: Option<&TaskId>) -> Result<Spec, Problem> {
     let settings = settings.unwrap_or_default();
-    let is_grpc = matches!(settings.task, Some(v1::NewTask { task: Some(New::Grpc(_)) }));
+    let service = template::service_within(settings.task.as_ref());
     let json = Value::from(convert::fields(settings)).to_string();
     let read = Spec::read_schedule(json.as_bytes(), of.and_then(TaskId::as_schedule));
     read.map_err(|mut wrongs| {
-        // What a gRPC task calls is no service of the project.
-        let service = format!("{OF_TASK}service");
-        let own = wrongs.iter_mut().filter(|wrong| is_grpc && wrong.at == service);
-        own.for_each(|wrong| wrong.at = format!("{OF_TASK}{OF_MESSAGE}service"));
+        template::name_service(&mut wrongs, service.as_deref());
         Problem::wrong_fields(&wrongs)
     })
 }
@@ -99,7 +95,7 @@ impl Change {
 
     /// When the request came.
     fn now(&self) -> Result<UnixMillis, Problem> {
-        schedules::time(self.came)
+        tasks::time(self.came)
     }
 
     /// Makes it, and writes its line. `of`: the versions before and after it.
@@ -151,7 +147,7 @@ impl v1::schedules_server::Schedules for Service {
         let change = async {
             schedules::may_change(&self.0, &caller)?;
             let spec = read(settings, None)?;
-            of_one::create(&self.0, &caller, schedules::time(came)?, &spec).await
+            of_one::create(&self.0, &caller, tasks::time(came)?, &spec).await
         };
         // One that was there already is not changed.
         let revisions =
@@ -166,7 +162,9 @@ impl v1::schedules_server::Schedules for Service {
         let (caller, _) = asked_by(&request)?;
         let id = Self::seen(&caller, &request.get_ref().schedule_id)?;
         let kept = schedules::look(&self.0, &id).await.map_err(told)?;
-        Ok(shown(&kept.ok_or_else(schedules::nobody).map_err(told)?))
+        let kept = kept.ok_or_else(schedules::nobody).map_err(told)?;
+        let view = schedules::whole_view(&self.0, &kept).await;
+        Ok(Response::new(convert::schedule(view, &kept.spec)))
     }
 
     async fn list(
@@ -181,7 +179,7 @@ impl v1::schedules_server::Schedules for Service {
             limit: most("limit", of.limit, (single::LIMIT, single::LIMIT_MAX))?,
             page: Some(of.page).filter(|page| !page.is_empty()),
         };
-        let now = schedules::time(came).map_err(told)?;
+        let now = tasks::time(came).map_err(told)?;
         let listed = schedules::listed(&self.0, &caller, now, asked).await;
         let (all, next) = listed.map_err(told)?;
         let schedules = all.iter().map(message).collect();
@@ -211,10 +209,12 @@ impl v1::schedules_server::Schedules for Service {
         request: Request<v1::DeleteScheduleRequest>,
     ) -> Answered<v1::DeleteScheduleResponse> {
         let asked = Change::of(&request, &request.get_ref().schedule_id)?;
-        let wait = wait(request.into_inner().wait)?;
+        let v1::DeleteScheduleRequest { wait: span, if_version, .. } = request.into_inner();
+        let wait = wait(span)?;
         let change = async {
             asked.is_allowed(&self.0)?;
-            of_one::delete(&self.0, &asked.caller, (&asked.id, None), wait).await
+            let of = (&asked.id, version(&if_version)?);
+            of_one::delete(&self.0, &asked.caller, of, wait).await
         };
         let deleted = asked.made("delete", change, |_| None).await?;
         Ok(Response::new(convert::deleted(deleted)))
@@ -265,7 +265,7 @@ impl v1::schedules_server::Schedules for Service {
         let id = Self::seen(&caller, &of.schedule_id)?;
         let count = most("count", of.count, (times::SHOWN, LISTED_MAX))?;
         let start = match of.start {
-            0 => schedules::time(came),
+            0 => tasks::time(came),
             start => time(start, "start"),
         };
         let start = start.map_err(told)?;

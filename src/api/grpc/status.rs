@@ -36,7 +36,7 @@ pub(super) fn code_of(problem: &Problem) -> Code {
 /// Before the name of a field that stands in the message itself, though a field of options has its name over HTTP.
 pub(super) const OF_MESSAGE: &str = "message.";
 
-/// Before the name of a field of the task of a schedule.
+/// Before the name of a field of the task of a schedule or of a run.
 pub(super) const OF_TASK: &str = "task.";
 
 /// A field by its name in the messages: over HTTP what is ours stands beside the others.

@@ -12,14 +12,14 @@ use super::super::problem::Problem;
 use super::super::tasks::model::{Created, TaskFilter};
 use super::super::tasks::{self, create, single};
 use super::super::timers::{WAIT_MS, WAIT_MS_MAX};
-use super::convert::{self, Fields, Span};
+use super::convert::{self, Span, template};
 use super::{asked_by, of_problem, peer, status};
 use crate::engine::UnixMillis;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::is_name;
 use crate::engine::task::report;
-use crate::engine::task::request::{self, BATCH_MAX, TaskType};
+use crate::engine::task::request::{self, BATCH_MAX};
 
 /// Bytes of a report, as its reader takes them.
 const REPORT_BYTES_MAX: usize = 128 << 10;
@@ -39,11 +39,13 @@ pub(super) fn wrong(at: &str, detail: impl Into<String>) -> Status {
     of_problem(&Problem::wrong_fields(&[wrong]))
 }
 
-fn read(of: TaskType, (fields, payload): Fields) -> Result<request::Request, Vec<Wrong>> {
-    let read = request::read_beside(of, fields, payload);
+/// Reads a request for a task.
+pub(super) fn read(task: New) -> Result<request::Request, Vec<Wrong>> {
+    let service = template::service_of_grpc(&task);
+    let (of_type, (fields, payload)) = template::request(task);
+    let read = request::read_beside(of_type, fields, payload);
     read.map_err(|mut wrongs| {
-        let own = wrongs.iter_mut().filter(|wrong| of == TaskType::Grpc && wrong.at == "service");
-        own.for_each(|wrong| wrong.at = format!("{}service", status::OF_MESSAGE));
+        template::name_service(&mut wrongs, service.as_deref());
         wrongs
     })
 }
@@ -104,16 +106,14 @@ fn batch_created(of: Result<Created, Problem>) -> v1::BatchCreated {
 }
 
 impl Service {
-    /// `fields`: reads them once it is known that the caller may create tasks.
     async fn create<T>(
         &self,
-        of: TaskType,
         request: Request<T>,
-        fields: impl FnOnce(T) -> Fields,
+        task: impl FnOnce(T) -> New,
     ) -> Answered<v1::CreateTaskResponse> {
         let (caller, came) = asked_by(&request)?;
         create::may_create(&self.0, &caller).map_err(told)?;
-        let read = read(of, fields(request.into_inner()));
+        let read = read(task(request.into_inner()));
         let request = read.map_err(|wrongs| of_problem(&Problem::wrong_fields(&wrongs)))?;
         let task = create::create(&self.0, came, &caller, request).await.map_err(told)?;
         Ok(Response::new(created(task)))
@@ -126,21 +126,21 @@ impl v1::tasks_server::Tasks for Service {
         &self,
         request: Request<v1::CreateHttpTaskRequest>,
     ) -> Answered<v1::CreateTaskResponse> {
-        self.create(TaskType::Http, request, convert::http).await
+        self.create(request, New::Http).await
     }
 
     async fn create_kafka_task(
         &self,
         request: Request<v1::CreateKafkaTaskRequest>,
     ) -> Answered<v1::CreateTaskResponse> {
-        self.create(TaskType::Kafka, request, convert::kafka).await
+        self.create(request, New::Kafka).await
     }
 
     async fn create_grpc_task(
         &self,
         request: Request<v1::CreateGrpcTaskRequest>,
     ) -> Answered<v1::CreateTaskResponse> {
-        self.create(TaskType::Grpc, request, convert::grpc).await
+        self.create(request, New::Grpc).await
     }
 
     async fn batch_create_tasks(
@@ -157,11 +157,9 @@ impl v1::tasks_server::Tasks for Service {
             ));
         }
         let read = |task: v1::NewTask| match task.task {
-            Some(New::Http(task)) => read(TaskType::Http, convert::http(task)),
-            Some(New::Kafka(task)) => read(TaskType::Kafka, convert::kafka(task)),
-            Some(New::Grpc(task)) => read(TaskType::Grpc, convert::grpc(task)),
+            Some(task) => read(task),
             None => {
-                let detail = "is missing; want one of http, kafka and grpc".to_owned();
+                let detail = "is missing; want one of http, kafka, grpc and run".to_owned();
                 Err(vec![Wrong { at: "task".to_owned(), detail }])
             }
         };

@@ -25,10 +25,11 @@ use super::super::auth::Peer;
 use super::super::tasks::Failure;
 use super::super::tasks::model::{CancelOutcome, FeedbackInfo, Length, ResultTo};
 use super::super::tasks::tests::{Api, FORGED, NOW, TICKET, task};
-use super::convert::Span;
+use super::convert::{self, Span};
 use crate::engine::UnixMillis;
 use crate::engine::timers::TaskReport;
 
+mod runs;
 mod schedules;
 
 /// What a client speaks to: the router, from this machine.
@@ -113,6 +114,34 @@ fn reason(status: &Status) -> String {
 fn fields(status: &Status) -> Vec<String> {
     let wrong = status.get_details_bad_request().map(|of| of.field_violations).unwrap_or_default();
     wrong.into_iter().map(|of| of.field).collect()
+}
+
+#[tokio::test]
+async fn reflection_names_what_this_instance_answers() {
+    use tonic_reflection::pb::v1::ServerReflectionRequest;
+    use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+    use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+    use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+    for has_tasks in [true, false] {
+        let router = super::open_router(super::Hosts::new([]), super::health().0, has_tasks);
+        let channel = Channel { router, token: String::new() };
+        let origin = Uri::from_static("http://localhost");
+        let mut client = ServerReflectionClient::with_origin(channel, origin);
+        let all = ServerReflectionRequest {
+            host: String::new(),
+            message_request: Some(MessageRequest::ListServices(String::new())),
+        };
+        let asked = client.server_reflection_info(tonic::codegen::tokio_stream::once(all)).await;
+        let told = asked.expect("an answer").into_inner().message().await.expect("read");
+        let Some(MessageResponse::ListServicesResponse(told)) =
+            told.and_then(|told| told.message_response)
+        else {
+            panic!("a list")
+        };
+        let named = |name: &str| told.service.iter().any(|service| service.name == name);
+        assert!(named("grpc.health.v1.Health"), "{told:?}");
+        assert_eq!(named("waterclock.v1.Tasks"), has_tasks, "{told:?}");
+    }
 }
 
 #[tokio::test]
@@ -509,7 +538,7 @@ async fn a_task_is_shown_whole_and_listed_by_what_is_asked_for() {
             format: text("json"),
             ..task("g1", "shop")
         };
-        let of = super::convert::task(view);
+        let of = convert::task(view);
         assert_eq!(of.task_type(), v1::TaskType::Grpc);
         assert_eq!((of.grpc_service.as_str(), of.method.as_str()), ("shop.v1.Orders", "Expire"));
         assert_eq!(of.format(), v1::GrpcBodyFormat::Json);
@@ -522,7 +551,7 @@ async fn a_task_is_shown_whole_and_listed_by_what_is_asked_for() {
         follow_up: Some("k1".to_owned()),
         ..task("h1", "shop")
     };
-    let of = super::convert::task(told);
+    let of = convert::task(told);
     let to = v1::OnResult { to: Some(To::Topic("done".to_owned())) };
     assert_eq!((of.on_result, of.follow_up.as_str()), (Some(to), "k1"));
     let asked = v1::ListTasksRequest {
@@ -903,6 +932,8 @@ fn a_message_has_what_http_shows() {
     shown.path = Some("/".to_owned());
     shown.request_id = Some("r".to_owned());
     shown.ended_at = Some(1);
+    shown.expires_at = Some(NOW);
+    shown.nominal_at = Some(NOW - 1);
     shown.code = Some("c".to_owned());
     shown.last = shown.attempts.first().cloned();
     shown.payload = Some(Default::default());
@@ -912,4 +943,8 @@ fn a_message_has_what_http_shows() {
     for name in names.as_object().expect("an object").keys() {
         assert!(message.contains(&format!(" {name} = ")), "{name} is in no message");
     }
+    let times = |of: v1::Task| (of.expires_at, of.nominal_at);
+    assert_eq!(times(convert::task(shown)), (NOW as i64, NOW as i64 - 1));
+    let none = times(convert::task(task("a1", "shop")));
+    assert_eq!(none, (0, 0), "it never expires, and is of no schedule");
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
 
@@ -32,7 +33,9 @@ async fn the_document_has_every_route_and_no_other() {
     let routes = routes
         .into_iter()
         .chain(projects::routes().iter().map(|(path, _)| *path).collect::<Vec<_>>())
-        .chain(schedules::routes().iter().map(|(path, _)| *path).collect::<Vec<_>>());
+        .chain(schedules::routes().iter().map(|(path, _)| *path).collect::<Vec<_>>())
+        .chain(runs::routes().iter().map(|(path, _)| *path).collect::<Vec<_>>())
+        .chain(members::routes().iter().map(|(path, _)| *path).collect::<Vec<_>>());
     let mut served = BTreeSet::new();
     for path in routes {
         let of_one = path.ends_with('}');
@@ -93,23 +96,30 @@ fn every_reference_of_the_document_leads_somewhere() {
     assert_eq!(ids.iter().collect::<BTreeSet<_>>().len(), ids.len(), "{ids:?}");
 }
 
-/// The examples of the manual are requests that are taken.
+/// The pages of a directory below `docs`, by their names.
+fn pages(directory: &str) -> Vec<PathBuf> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs").join(directory);
+    let entries = std::fs::read_dir(directory).expect("readable");
+    let mut pages: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
+    pages.retain(|page| page.extension().is_some_and(|of| of == "md"));
+    pages.sort();
+    pages
+}
+
+/// The examples of each page are requests that are taken, one after the other.
 #[tokio::test]
 async fn every_example_of_the_documents_is_taken() {
-    let api = Api::new();
     let mut count = 0;
-    let line = regex::Regex::new(r"(?m)^curl (?:-X (PUT|POST) )?'?http://127\.0\.0\.1:8080(/v1/(?:tasks|projects|schedules)[^ ']*)'? .*--json '([^']+)'$").expect("sound");
-    let pages = [
-        include_str!("../../../docs/tasks.md"),
-        include_str!("../../../docs/http-api.md"),
-        include_str!("../../../docs/schedules.md"),
-    ];
-    for page in pages {
-        for found in line.captures_iter(&page.replace("\\\n", " ")) {
+    let line = regex::Regex::new(r"(?m)^curl (?:-X (PUT|POST) )?'?http://127\.0\.0\.1:8080(/v1/(?:tasks|projects|schedules|runs)[^ ']*)'? .*--json '([^']+)'$").expect("sound");
+    for page in [pages(""), pages("clients")].concat() {
+        let api = Api::new();
+        let text = std::fs::read_to_string(&page).expect("text");
+        for found in line.captures_iter(&text.replace("\\\n", " ")) {
             let method = found.get(1).map_or("POST", |method| method.as_str());
             let body: Value = serde_json::from_str(&found[3]).expect("JSON");
             let told = api.ask("", method, &found[2], &body).await;
-            assert!([200, 201].contains(&told.status), "{}: {told:?}", &found[0]);
+            let is_taken = [200, 201].contains(&told.status);
+            assert!(is_taken, "{}: {}: {told:?}", page.display(), &found[0]);
             if let Some(tasks) = told.json["tasks"].as_array()
                 && found[2].ends_with(":batchCreate")
             {
@@ -118,7 +128,7 @@ async fn every_example_of_the_documents_is_taken() {
             count += 1;
         }
     }
-    assert!(count >= 8, "{count} examples");
+    assert!(count >= 20, "{count} examples");
 }
 
 /// The answers of an operation, with what each is sent as.

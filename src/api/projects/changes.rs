@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Json;
-use axum::http::{HeaderMap, HeaderValue, header};
+use axum::http::HeaderMap;
 use axum::response::{IntoResponse as _, Response};
 use serde::Serialize;
 use tokio::time::Instant;
 
 use super::super::audit::Revisions;
+use super::super::etag;
 use super::super::problem::Problem;
 use super::super::tasks::Tasks;
 use super::PutError;
@@ -46,28 +47,14 @@ pub(super) async fn in_force(
     }
 }
 
-/// What an `If-Match` asks for; `*` is refused, since nobody needs it.
+/// The revision that an `If-Match` asks for.
 pub(super) fn if_match(headers: &HeaderMap) -> Result<Option<u64>, Problem> {
-    let mut all = headers.get_all(header::IF_MATCH).iter();
-    let (first, second) = (all.next(), all.next());
-    let Some(first) = first else { return Ok(None) };
-    let revision = first.to_str().ok().filter(|_| second.is_none()).and_then(|text| {
-        let text = text.trim();
-        text.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
-    });
-    revision.map(Some).ok_or_else(|| {
-        let detail = "want one revision in quotes, as ETag has it: \"7\"";
-        Problem::bad("bad_if_match", "If-Match", detail)
-    })
+    etag::if_match(headers, "revision in quotes, as ETag has it: \"7\"")
 }
 
 /// An answer with its revision as `ETag`.
 pub(super) fn with_etag(revision: u64, of: impl Serialize) -> Response {
-    let mut answer = Json(of).into_response();
-    if let Ok(etag) = HeaderValue::try_from(format!("\"{revision}\"")) {
-        answer.headers_mut().insert(header::ETAG, etag);
-    }
-    answer
+    etag::with_etag(revision, Json(of).into_response())
 }
 
 /// The change that these settings ask for, to what has this key.

@@ -3,7 +3,7 @@
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::http::{HeaderMap, Uri};
 use axum::response::IntoResponse as _;
 use axum::routing::{MethodRouter, get};
 use axum::{Extension, Json};
@@ -42,15 +42,7 @@ fn named<'u>(uri: &'u Uri, end: &str) -> Result<&'u str, Problem> {
 
 /// Topics are of no project, so a caller that looks at them or changes them needs a token of all projects.
 fn permitted(caller: &Caller, role: Role) -> Result<(), Problem> {
-    caller.may(role)?;
-    if caller.projects().is_none() {
-        return Ok(());
-    }
-    let detail = format!(
-        "a target is of no project: it needs a token of all projects, and {} covers some",
-        caller.name
-    );
-    Err(Problem::new(StatusCode::FORBIDDEN, "project_denied", detail))
+    caller.may_with_all_projects(role, "a target")
 }
 
 /// Refuses a change of a topic to which no record ever goes: it would do nothing.

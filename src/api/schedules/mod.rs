@@ -26,13 +26,14 @@ use axum::{Extension, Json, Router};
 
 use super::audit::Revisions;
 use super::auth::{Caller, Role};
+use super::etag::{self, with_etag};
 use super::guard::Came;
 use super::problem::Problem;
 use super::serve::Front;
-use super::tasks::create::{not_permitted, whole};
+use super::tasks::create::{is_there, not_permitted, of_task, whole};
 use super::tasks::model::Problem as ProblemBody;
-use super::tasks::single::{LIMIT, limit, word};
-use super::tasks::{self, Failure, Tasks, within};
+use super::tasks::single::{self, Asked};
+use super::tasks::{self, Answered, Failure, LOOK_MAX, Tasks, take_room, time, within};
 use super::timers::model::Soon;
 use super::timers::params::Query;
 use crate::engine::UnixMillis;
@@ -40,9 +41,9 @@ use crate::engine::schedule::NEVER;
 use crate::engine::sealed::Follows;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
-use crate::engine::task::registry::{self, Registry};
+use crate::engine::task::registry;
 use crate::engine::task::spec::{SCHEDULE, Spec};
-use crate::engine::timers::{TaskFilter, TaskRecord, TimerState, Version};
+use crate::engine::timers::{TaskRecord, TimerState, Version};
 use model::{SchedulePage, ScheduleSettings, ScheduleStatus, ScheduleView};
 
 use of_one::{create_schedule, delete_schedule, get_schedule, put_schedule};
@@ -52,18 +53,14 @@ use times::preview_schedule;
 const SCHEDULES: &str = "/v1/schedules/";
 /// How long a lane may take to decide about a change.
 const DECIDED_MAX: Duration = Duration::from_secs(10);
-/// How long a look-up of one may take.
-const LOOK_MAX: Duration = Duration::from_secs(7);
-/// How long a list may take.
-const LIST_MAX: Duration = Duration::from_secs(20);
-
-type Answered = Result<Response, Problem>;
 
 /// What has become of a schedule that was written.
 #[derive(Clone, Debug)]
 pub enum Written {
     /// It is in force.
     Done(Box<TaskRecord>),
+    /// It was in force, and another change has followed it; what is there now.
+    Replaced(Box<TaskRecord>),
     /// Another change came first; what is there now.
     Superseded(Option<Box<TaskRecord>>),
     /// Its lane has refused it, with this code: it is a dead letter.
@@ -72,16 +69,8 @@ pub enum Written {
     Pending,
 }
 
-/// A page of schedules, and where to go on.
-pub type Page = (Vec<TaskRecord>, Option<String>);
-
-/// Keeps schedules, wherever their lanes run. Nothing here blocks the calling thread.
+/// Changes schedules, wherever their lanes run. Nothing here blocks the calling thread.
 pub trait Schedules: Send + Sync + 'static {
-    /// What is kept of a schedule, also of one that has ended. One whose change was acknowledged before is found.
-    ///
-    /// # Errors
-    /// See [`Failure`]; that there is none is no failure.
-    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>>;
     /// Writes a schedule that is due then, in the place of a version or of none, and waits for at most so long until its lane has decided.
     ///
     /// # Errors
@@ -93,16 +82,6 @@ pub trait Schedules: Send + Sync + 'static {
         spec: &'a Spec,
         due_and_wait: (UnixMillis, Duration),
     ) -> Soon<'a, Result<Written, Failure>>;
-    /// A page of schedules, behind the page with this token.
-    ///
-    /// # Errors
-    /// See [`Failure`].
-    fn page<'a>(
-        &'a self,
-        filter: &'a TaskFilter,
-        page: Option<&'a str>,
-        limit: usize,
-    ) -> Soon<'a, Result<Page, Failure>>;
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; actions are a part of the last segment.
@@ -165,6 +144,12 @@ pub(in crate::api) struct Kept {
 }
 
 impl Kept {
+    /// `None`: it is no schedule. One that was refused when it came has no definition, and never was one.
+    fn of(record: TaskRecord) -> Option<Self> {
+        let spec = Spec::parse(record.spec.as_deref()?.as_bytes()).ok()?;
+        spec.schedule().is_some().then_some(Self { record, spec })
+    }
+
     fn version(&self) -> Version {
         self.record.timer.version
     }
@@ -193,12 +178,8 @@ impl Kept {
 /// What is kept of a schedule, if there is anything.
 pub(super) async fn look(tasks: &Tasks, id: &TaskId) -> Result<Option<Kept>, Problem> {
     tasks.desk.in_force()?;
-    let record = within(LOOK_MAX, tasks.schedules.kept(id)).await??;
-    // One that was refused when it came has no definition, and never was one.
-    Ok(record.and_then(|record| {
-        let spec = Spec::parse(record.spec.as_deref()?.as_bytes()).ok()?;
-        spec.schedule().is_some().then_some(Kept { record, spec })
-    }))
+    let record = within(LOOK_MAX, tasks.desk.kept(id)).await??;
+    Ok(record.and_then(Kept::of))
 }
 
 /// The schedule as callers see it.
@@ -220,8 +201,15 @@ pub(super) fn view(kept: &Kept) -> ScheduleView {
         changed_at: record.timer.version.first_appended.0,
         ended_at: status.is_final().then(|| record.timer.shown_since().0),
         code: record.timer.code.map(|code| code.as_str().to_owned()),
+        members: None,
         settings: settings(spec),
     }
+}
+
+/// The same with how many are there to execute its tasks.
+pub(super) async fn whole_view(tasks: &Tasks, kept: &Kept) -> ScheduleView {
+    let members = if kept.is_over() { None } else { tasks.members_for(&kept.spec).await };
+    ScheduleView { members, ..view(kept) }
 }
 
 fn status(record: &TaskRecord, spec: &Spec) -> ScheduleStatus {
@@ -243,31 +231,18 @@ fn settings(spec: &Spec) -> ScheduleSettings {
 
 /// The answer with a schedule, and its version as `ETag`.
 fn shown(status: StatusCode, view: ScheduleView) -> Response {
-    let etag = HeaderValue::try_from(format!("\"{}\"", view.version));
     let location = HeaderValue::try_from(format!("{SCHEDULES}{}", view.schedule_id));
-    let mut answer = (status, Json(view)).into_response();
-    if let Ok(etag) = etag {
-        answer.headers_mut().insert(header::ETAG, etag);
-    }
+    let version = view.version.clone();
+    let mut answer = with_etag(version, (status, Json(view)).into_response());
     if let (StatusCode::CREATED, Ok(location)) = (status, location) {
         answer.headers_mut().insert(header::LOCATION, location);
     }
     answer
 }
 
-/// What an `If-Match` asks for.
+/// The version that an `If-Match` asks for.
 fn if_match(headers: &HeaderMap) -> Result<Option<Version>, Problem> {
-    let mut all = headers.get_all(header::IF_MATCH).iter();
-    let (first, second) = (all.next(), all.next());
-    let Some(first) = first else { return Ok(None) };
-    let version = first.to_str().ok().filter(|_| second.is_none()).and_then(|text| {
-        let text = text.trim();
-        text.strip_prefix('"')?.strip_suffix('"')?.parse().ok()
-    });
-    version.map(Some).ok_or_else(|| {
-        let detail = "want one version in quotes, as ETag has it: \"1764000000000-42\"";
-        Problem::bad("bad_if_match", "If-Match", detail)
-    })
+    etag::if_match(headers, "version in quotes, as ETag has it: \"1764000000000-42\"")
 }
 
 /// Another version is in force.
@@ -301,21 +276,12 @@ fn checked(tasks: &Tasks, now: UnixMillis, spec: &Spec) -> Result<UnixMillis, Pr
         Ok(request) => not_permitted(tasks, &registry, request),
         Err(wrongs) => wrongs.clone(),
     };
-    let of_task = |wrong: Wrong| Wrong { at: format!("task.{}", wrong.at), ..wrong };
     let mut wrongs: Vec<Wrong> = wrongs.into_iter().map(of_task).collect();
     let due = schedule.first_after(now).map_err(|wrong| wrongs.push(wrong));
     match due {
         Ok(due) if wrongs.is_empty() => Ok(due),
         _ => Err(Problem::wrong_fields(&wrongs)),
     }
-}
-
-fn is_there(registry: &Registry, project: &str) -> Result<(), Problem> {
-    if !registry.project(project).is_deleted {
-        return Ok(());
-    }
-    let detail = format!("the project {project} was deleted; put it again to use it");
-    Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail))
 }
 
 /// Writes a schedule in the place of what is kept of it, and waits for its lane.
@@ -328,23 +294,9 @@ async fn write(
     let due = checked(tasks, now, spec)?;
     if before.is_none_or(Kept::is_over) {
         // It is one more task of its project.
-        take_room(tasks, spec.project(), 1)?;
+        take_room(tasks, spec.project(), (1, 1))?;
     }
     decided(tasks, (id, before), spec, due).await
-}
-
-/// How many creates of a project there is room for, of so many: at least one.
-pub(super) fn take_room(tasks: &Tasks, project: &str, wanted: usize) -> Result<usize, Problem> {
-    let registry = tasks.projects.registry()?;
-    let of = registry.project(project);
-    for taken in 0..wanted {
-        match tasks.quotas.take(project, of, tasks.desk.instances()) {
-            Ok(()) => {}
-            Err(refusal) if taken == 0 => return Err(tasks.quotas.refuse(project, refusal)),
-            Err(_) => return Ok(taken),
-        }
-    }
-    Ok(wanted)
 }
 
 /// Writes what was checked.
@@ -358,6 +310,7 @@ pub(super) async fn decided(
     let most = DECIDED_MAX + Duration::from_secs(5);
     match within(most, tasks.schedules.write(id, follows, spec, terms)).await?? {
         Written::Done(record) => Ok(Kept { record: *record, spec: spec.clone() }),
+        Written::Replaced(now) => Kept::of(*now).ok_or_else(nobody),
         Written::Superseded(other) => {
             let other = other.map(|other| other.timer);
             let live = other.filter(|other| !other.state.is_final());
@@ -373,12 +326,6 @@ pub(super) async fn decided(
         ))
         .into()),
     }
-}
-
-/// The brokers' time when a request came.
-pub(super) fn time(came: Came) -> Result<UnixMillis, Problem> {
-    let starting = || Failure::Moving("this instance has not started yet".to_owned());
-    Ok(came.time.map(UnixMillis).ok_or_else(starting)?)
 }
 
 /// Whether this caller may change schedules, here and now.
@@ -400,7 +347,8 @@ pub(super) fn revisions(before: Option<&Kept>, after: Option<&Kept>) -> Revision
     Revisions { before: of(before), after: of(after) }
 }
 
-/// Lists the schedules that go on, in the order in which they were changed.
+/// Lists the schedules that go on, in the order of the first time that each had when it was made, or last changed or resumed. Those
+/// that are paused come last.
 #[utoipa::path(
     get,
     path = "/v1/schedules", tag = "schedules", operation_id = "listSchedules",
@@ -423,21 +371,8 @@ pub(super) async fn list_schedules(
     uri: Uri,
 ) -> Answered {
     let mut query = Query::read(uri.query(), &["project", "group", "limit", "page"])?;
-    let asked = Asked {
-        project: word(&mut query, "project")?,
-        group: word(&mut query, "group")?,
-        limit: query.text("limit")?.map_or(Ok(LIMIT), |text| limit(&text))?,
-        page: query.text("page")?,
-    };
+    let asked = Asked::read(&mut query)?;
     Ok(Json(page(&tasks, &caller, time(came)?, asked).await?).into_response())
-}
-
-/// Which schedules are wanted.
-pub(super) struct Asked {
-    pub(super) project: Option<String>,
-    pub(super) group: Option<String>,
-    pub(super) limit: usize,
-    pub(super) page: Option<String>,
 }
 
 /// A page of the schedules that the caller may know of.
@@ -456,30 +391,9 @@ pub(super) async fn listed(
     tasks: &Tasks,
     caller: &Caller,
     now: UnixMillis,
-    Asked { project, group, limit, page }: Asked,
+    asked: Asked,
 ) -> Result<(Vec<Kept>, Option<String>), Problem> {
-    let projects = match project {
-        Some(project) => {
-            caller.may_name(&project)?;
-            Some([project].into())
-        }
-        None => caller.projects().cloned(),
-    };
-    tasks.desk.in_force()?;
-    let filter = TaskFilter {
-        projects,
-        group,
-        status: None,
-        of_type: Some(SCHEDULE.to_owned()),
-        due_before: None,
-        now,
-    };
-    let listing = tasks.schedules.page(&filter, page.as_deref(), limit);
-    let (records, next) = within(LIST_MAX, listing).await??;
+    let (records, next) = single::records(tasks, caller, (SCHEDULE, now), asked).await?;
     let live = records.into_iter().filter(|record| !record.timer.state.is_final());
-    let all = live.filter_map(|record| {
-        let spec = Spec::parse(record.spec.as_deref()?.as_bytes()).ok()?;
-        Some(Kept { record, spec })
-    });
-    Ok((all.collect(), next))
+    Ok((live.filter_map(Kept::of).collect(), next))
 }

@@ -22,10 +22,11 @@ pub struct ScheduleSettings {
     /// The IANA zone whose clock the pattern goes by; UTC if nothing is said.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub zone: Option<String>,
-    /// A period, from 1s.
+    /// A period, from 1s to 3650d. Exactly one of this and `cron`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub every: Option<Length>,
-    /// Whether periods are counted from the epoch: true without a `start`, else false.
+    /// Whether the periods of `every` are counted from the epoch, and not from `start`. If nothing is said: true without a `start`, else
+    /// false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub aligned: Option<bool>,
     /// There is no time before it: epoch milliseconds, or RFC 3339 with a zone.
@@ -36,7 +37,7 @@ pub struct ScheduleSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Option<u64>)]
     pub end: Option<Value>,
-    /// So many times from `start` on, 10,000 at most.
+    /// So many times from `start` on, 10,000 at most. `start` is needed then.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count: Option<u32>,
     /// A task is due up to so much later than its time, at most 1h: its id says how much.
@@ -49,7 +50,7 @@ pub struct ScheduleSettings {
     /// What becomes of a time while the task of another one is open: `allow` (the default), `skip`, or `queue_one`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlap: Option<String>,
-    /// A task is not begun later than so long after it is due, from 1s to 30d.
+    /// A task is not begun later than so long after it is due, from 1s to 30d; of one that is made up for, after it was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub expires: Option<Length>,
     /// It has no tasks while this is true.
@@ -124,12 +125,16 @@ pub struct ScheduleView {
     /// Why it could not go on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// How many members of consumer groups read the topic of its tasks, or of the shards of its runs, where they report. 0: nobody is
+    /// there to execute them. Absent if nobody has to be, if it has ended, if Kafka does not say, and in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub members: Option<u32>,
     /// What it is.
     #[serde(flatten)]
     pub settings: ScheduleSettings,
 }
 
-/// Schedules, by project and name.
+/// Schedules, in the order of the first time that each had when it was made, or last changed or resumed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct SchedulePage {
     /// They.

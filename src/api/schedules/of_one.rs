@@ -12,14 +12,14 @@ use super::super::auth::{Caller, Role};
 use super::super::guard::Came;
 use super::super::problem::Problem;
 use super::super::tasks::model::{CancelOutcome, Problem as ProblemBody};
-use super::super::tasks::{Tasks, single};
+use super::super::tasks::{Answered, Failure, Tasks, single, time};
 use super::super::timers::no_such_method;
 use super::super::timers::params::Query;
 use super::super::timers::single as timers;
 use super::model::{DeletedSchedule, ScheduleSettings, ScheduleView};
 use super::{
-    Answered, Kept, conflict, decided, id_of, if_match, is_asked_for, look, may_change, nobody,
-    read, revisions, shown, time, times, view, write,
+    Kept, conflict, decided, id_of, if_match, is_asked_for, look, may_change, nobody, read,
+    revisions, shown, times, view, whole_view, write,
 };
 use crate::engine::UnixMillis;
 use crate::engine::schedule::NEVER;
@@ -35,7 +35,7 @@ use crate::engine::timers::Version;
     responses(
         (status = 201, description = "It is in force", body = ScheduleView),
         (status = 200, description = "It was there already, and is the same", body = ScheduleView),
-        (status = 409, description = "Another one of this name is in force (schedule_exists)", body = ProblemBody),
+        (status = 409, description = "Another one of this name is in force (schedule_exists), or its lane has refused it (refused)", body = ProblemBody),
         (status = "4XX", description = "Nothing was changed", body = ProblemBody),
         (status = 503, description = "Look at it, and ask again", body = ProblemBody),
     ),
@@ -117,7 +117,7 @@ pub(in crate::api) async fn get_schedule(
     let id = id_of(&uri, "", &caller)?;
     Query::read(uri.query(), &[])?;
     let kept = look(&tasks, &id).await?.ok_or_else(nobody)?;
-    Ok(shown(StatusCode::OK, view(&kept)))
+    Ok(shown(StatusCode::OK, whole_view(&tasks, &kept).await))
 }
 
 /// Makes a schedule, or changes it: what is not said has its default.
@@ -132,7 +132,7 @@ pub(in crate::api) async fn get_schedule(
     responses(
         (status = 200, description = "It is in force for each time that has not come", body = ScheduleView),
         (status = 201, description = "It is in force, and there was none", body = ScheduleView),
-        (status = 409, description = "Another version is in force (version_conflict)", body = ProblemBody),
+        (status = 409, description = "Another version is in force (version_conflict), or its lane has refused it (refused)", body = ProblemBody),
         (status = "4XX", description = "Nothing was changed", body = ProblemBody),
         (status = 503, description = "Look at it, and ask again", body = ProblemBody),
     ),
@@ -217,12 +217,27 @@ pub(in crate::api) async fn delete(
     wait: std::time::Duration,
 ) -> Result<DeletedSchedule, Problem> {
     caller.may(Role::Write)?;
-    let kept = look(tasks, id).await?.filter(|kept| !kept.is_over());
+    let there = look(tasks, id).await?;
+    let has_ended = there.as_ref().is_some_and(Kept::is_over);
+    let kept = there.filter(|kept| !kept.is_over());
     is_asked_for(asked, kept.as_ref())?;
+    if has_ended {
+        return Err(ended());
+    }
     kept.ok_or_else(nobody)?;
-    let answer = single::end(tasks, id, wait).await?;
+    let answer = single::end(tasks, id, wait).await;
+    // Its last time, or another delete, came first.
+    let answer = answer.map_err(|failure| match failure {
+        Failure::NoTask => ended(),
+        failure => failure.into(),
+    })?;
     let outcome = if answer.outcome == CancelOutcome::Pending { PENDING } else { DELETED };
     Ok(DeletedSchedule { schedule_id: id.to_string(), outcome: outcome.to_owned() })
+}
+
+fn ended() -> Problem {
+    let detail = "the schedule has ended already, so there is nothing to delete";
+    Problem::new(StatusCode::NOT_FOUND, "unknown_schedule", detail)
 }
 
 /// What is behind a colon in the path of one schedule.
@@ -253,7 +268,7 @@ pub(in crate::api) async fn act(
     ),
     responses(
         (status = 200, description = "It is paused", body = ScheduleView),
-        (status = 409, description = "Another version is in force (version_conflict), or it has ended (schedule_ended)", body = ProblemBody),
+        (status = 409, description = "Another version is in force (version_conflict), it has ended (schedule_ended), or its lane has refused the change (refused)", body = ProblemBody),
         (status = "4XX", description = "404: there is none", body = ProblemBody),
         (status = 503, description = "Look at it, and ask again", body = ProblemBody),
     ),
@@ -278,7 +293,7 @@ pub(in crate::api) async fn pause_schedule(
     ),
     responses(
         (status = 200, description = "It goes on with its next time", body = ScheduleView),
-        (status = 409, description = "Another version is in force (version_conflict), or it has ended (schedule_ended)", body = ProblemBody),
+        (status = 409, description = "Another version is in force (version_conflict), it has ended (schedule_ended), or its lane has refused the change (refused)", body = ProblemBody),
         (status = "4XX", description = "404: there is none", body = ProblemBody),
         (status = 503, description = "Look at it, and ask again", body = ProblemBody),
     ),

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::super::tasks::tests::{Api, NOW, Told};
 use super::*;
-use crate::engine::Lane;
 use crate::engine::timers::{LaneTimer, Progress, Timer, TimerId};
+use crate::engine::{Lane, Offset};
 
 /// What a lane keeps of a schedule.
 pub(in crate::api) fn kept(
@@ -107,6 +107,28 @@ async fn a_schedule_is_made_once_and_shown_with_its_defaults() {
 }
 
 #[tokio::test]
+async fn a_schedule_that_goes_on_says_how_many_are_there_to_execute_its_tasks() {
+    let api = Api::new();
+    api.world().readers.insert("parts".to_owned(), 2);
+    let reported = json!({"type": "kafka", "topic": "parts", "feedback": {"deadline": "1h"}});
+    let run = json!({"type": "run", "shards": 5, "task": reported});
+    let told_only = json!({"type": "kafka", "topic": "parts"});
+    for (task, want) in [(reported, Some(2)), (run, Some(2)), (told_only, None)] {
+        let made = create(&api, &json!({"task": task})).await;
+        assert_eq!((made.status, made.json.get("members")), (201, None), "{made:?}");
+        let members = |shown: &Value| shown.get("members").and_then(Value::as_u64);
+        let shown = ask(&api, "GET", PATH, &Value::Null).await.json;
+        assert_eq!(members(&shown), want, "{shown}");
+        let listed = ask(&api, "GET", "/v1/schedules", &Value::Null).await.json;
+        let listed = &listed["schedules"][0];
+        assert_eq!((&listed["schedule_id"], members(listed)), (&json!(ID), None));
+        ends(&api, TimerState::Cancelled);
+        let shown = ask(&api, "GET", PATH, &Value::Null).await.json;
+        assert_eq!((&shown["status"], members(&shown)), (&json!("deleted"), None), "{shown}");
+    }
+}
+
+#[tokio::test]
 async fn what_is_wrong_is_named_also_in_its_task() {
     let api = Api::new();
     #[rustfmt::skip]
@@ -171,6 +193,16 @@ async fn a_change_names_the_version_that_it_follows() {
     api.world().written = Some(Written::Superseded(None));
     let told = ask(&api, "PUT", PATH, &nightly(&json!({}))).await;
     assert_eq!((told.status, told.code()), (409, "version_conflict"));
+    // One that followed this change before anybody looked: this one was made all the same, and what is there now is shown.
+    let other =
+        Spec::read_schedule(nightly(&json!({"cron": "0 5 * * *"})).to_string().as_bytes(), None);
+    let version = Version { first_appended: UnixMillis(NOW), offset: Offset(99) };
+    let id = TaskId::parse(ID).expect("an id");
+    let other = kept(&id, version, &other.expect("a schedule"), UnixMillis(NOW + 1));
+    api.world().written = Some(Written::Replaced(Box::new(other)));
+    let told = ask(&api, "PUT", PATH, &nightly(&json!({"cron": "0 4 * * *"}))).await;
+    let want = (200, &json!("0 5 * * *"), &json!(version.to_string()));
+    assert_eq!((told.status, &told.json["cron"], &told.json["version"]), want, "{told:?}");
     api.world().written = Some(Written::Pending);
     let told = ask(&api, "PUT", PATH, &nightly(&json!({}))).await;
     assert_eq!((told.status, told.code()), (503, "lane_moving"), "{told:?}");
@@ -251,6 +283,11 @@ async fn a_schedule_is_deleted_once() {
     let told = api.send(stale, Body::empty()).await;
     assert_eq!((told.status, told.code()), (409, "version_conflict"), "{told:?}");
     api.world().outcome = Some(tasks::model::CancelOutcome::Cancelled);
+    // Another one comes first, between the look and the cancel.
+    api.world().cancel_failure = Some(Failure::NoTask);
+    let told = ask(&api, "DELETE", PATH, &Value::Null).await;
+    assert_eq!((told.status, told.code()), (404, "unknown_schedule"), "{told:?}");
+    api.world().cancel_failure = None;
     let told = ask(&api, "DELETE", PATH, &Value::Null).await;
     assert_eq!((told.status, &told.json["outcome"]), (200, &json!("deleted")), "{told:?}");
     ends(&api, TimerState::Cancelled);

@@ -11,12 +11,12 @@ use serde_json::Value;
 use super::super::auth::Caller;
 use super::super::guard::Came;
 use super::super::problem::Problem;
-use super::super::tasks::create::whole;
+use super::super::tasks::create::{is_there, whole};
 use super::super::tasks::model::{Problem as ProblemBody, Submission};
-use super::super::tasks::{CREATE_MAX, Tasks, within};
+use super::super::tasks::{Answered, CREATE_MAX, Tasks, pending_of, take_room, time, within};
 use super::super::timers::params::{Query, json, moment, object};
 use super::model::{BackfillRequest, Backfilled, Preview, Triggered};
-use super::{Answered, Kept, id_of, is_there, look, may_change, nobody, take_room, time};
+use super::{Kept, id_of, look, may_change, nobody};
 use crate::engine::UnixMillis;
 use crate::engine::schedule::{LISTED_MAX, Schedule, Submitted, Zone, database_version};
 use crate::engine::task::id::TaskId;
@@ -121,7 +121,7 @@ pub(in crate::api) async fn trigger(
     // It is asked for now: nothing spreads it.
     submitted.due = now;
     is_there(&*tasks.projects.registry()?, kept.spec.project())?;
-    take_room(tasks, kept.spec.project(), 1)?;
+    take_room(tasks, kept.spec.project(), (1, pending_of(&submitted.spec)))?;
     submit(tasks, vec![submitted], now).await?.pop().ok_or_else(|| {
         Problem::new(StatusCode::SERVICE_UNAVAILABLE, "kafka_away", "the task was not written")
     })
@@ -137,7 +137,7 @@ pub(in crate::api) async fn trigger(
         (status = 200, description = "They are written, 1,000 at most: go on from next_from", body = Backfilled),
         (status = 409, description = "It has ended (schedule_ended)", body = ProblemBody),
         (status = 429, description = "The project has created, or has, as many tasks as it may; Retry-After says when to come back", body = ProblemBody),
-        (status = "4XX", description = "404: there is none", body = ProblemBody),
+        (status = "4XX", description = "400: the span is wrong; 404: there is none", body = ProblemBody),
         (status = 503, description = "Try again: what was written is found then", body = ProblemBody),
     ),
 )]
@@ -178,7 +178,9 @@ pub(in crate::api) async fn backfill(
     let listed = timing.times(from, to.min(now), LISTED_MAX);
     let mut times = listed.times;
     is_there(&*tasks.projects.registry()?, kept.spec.project())?;
-    let room = take_room(tasks, kept.spec.project(), times.len())?;
+    let each = times.first().map(|at| submitted(&kept, id.occurrence(*at), (*at, now)));
+    let pending = each.transpose()?.map_or(1, |of| pending_of(&of.spec));
+    let room = take_room(tasks, kept.spec.project(), (times.len(), pending))?;
     let has_more = listed.has_more || room < times.len();
     times.truncate(room);
     let next = times.last().filter(|_| has_more);
@@ -212,10 +214,6 @@ async fn submit(
     let lanes = tasks.desk.lanes();
     let each = all.into_iter().map(|of| Submission {
         lane: of.id.lane_of(lanes),
-        target: match of.spec.kind() {
-            crate::engine::task::spec::Kind::Kafka(kafka) => Some(kafka.topic.clone()),
-            _ => None,
-        },
         id: of.id,
         created: now,
         due: of.due,

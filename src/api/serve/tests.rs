@@ -6,6 +6,7 @@ use tokio::task::JoinHandle;
 
 use super::super::Report;
 use super::super::gate::{Kind, Who};
+use super::super::timers::model::PeerAddress;
 use super::*;
 use crate::patient::{eventually, patient};
 
@@ -80,6 +81,29 @@ async fn each_page_answers_with_its_code_and_form() {
         metrics.contains("content-type: text/plain; version=0.0.4; charset=utf-8"),
         "{metrics}"
     );
+}
+
+#[tokio::test]
+async fn an_instance_hears_of_another_one_how_it_is_and_waits_for_no_silent_one() {
+    let (address, _stop, _serving) = start(Limits::new(1_024)).await;
+    let mute = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let gone = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let other = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let other_address = other.local_addr().unwrap();
+    let page = Router::new().route("/health/ready", axum::routing::get(async || "yes"));
+    tokio::spawn(serve_within(Limits::new(16), (other, None), page, std::future::pending()));
+    let half = Half.ready();
+    for (why, address, want) in [
+        ("it answers", address, Some(half)),
+        ("it says nothing", mute.local_addr().unwrap(), None),
+        ("nobody is there", gone, None),
+        ("it is no instance", other_address, None),
+    ] {
+        let peer = PeerAddress { address: address.to_string(), tls: false };
+        let asked = Peers::default();
+        let told = tokio::time::timeout(patient(Duration::from_secs(5)), asked.ready(&peer)).await;
+        assert_eq!(told.ok(), Some(want), "{why}");
+    }
 }
 
 #[tokio::test]

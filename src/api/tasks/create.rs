@@ -5,6 +5,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::rejection::BytesRejection;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 
@@ -12,10 +13,12 @@ use super::super::auth::{Caller, Role};
 use super::super::guard::Came;
 use super::super::problem::Problem;
 use super::model::{self, Created, CreatedBatch, CreatedEach, Submission};
-use super::quota::Refusal;
+use super::quota::{Refusal, pending_of};
 use super::{
-    Answered, BATCH_BYTES_MAX, CREATE_BYTES_MAX, CREATE_MAX, Failure, LOOK_MAX, Tasks, json, within,
+    Answered, BATCH_BYTES_MAX, CREATE_BYTES_MAX, CREATE_MAX, Failure, LOOK_MAX, Tasks, json, time,
+    within,
 };
+use crate::engine::schedule::NEVER;
 use crate::engine::task::Wrong;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::{Protocol, Registry};
@@ -25,6 +28,8 @@ use crate::engine::task::spec::{
 };
 use crate::engine::{Millis, UnixMillis};
 
+/// The field of a schedule or a run that has its task.
+const TASK: &str = "task";
 /// Says the same as `request_id`.
 const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
@@ -247,7 +252,28 @@ async fn one(
     headers: &HeaderMap,
     body: Result<Bytes, BytesRejection>,
 ) -> Answered {
-    may_create(&tasks, caller)?;
+    let created = asked_for(of, &tasks, (came, caller), headers, body).await?;
+    Ok(at(format!("/v1/tasks/{}", created.task_id), created))
+}
+
+/// The answer to a create, which says where the new thing is.
+pub(in crate::api) fn at(location: String, created: impl serde::Serialize) -> Response {
+    let mut answer = json(StatusCode::CREATED, created);
+    if let Ok(location) = HeaderValue::try_from(location) {
+        answer.headers_mut().insert(header::LOCATION, location);
+    }
+    answer
+}
+
+/// Creates the one task of this type that a request over HTTP asks for.
+pub(in crate::api) async fn asked_for(
+    of: TaskType,
+    tasks: &Tasks,
+    (came, caller): (Came, &Caller),
+    headers: &HeaderMap,
+    body: Result<Bytes, BytesRejection>,
+) -> Result<Created, Problem> {
+    may_create(tasks, caller)?;
     let body = whole(body)?;
     let named = idempotency_key(headers);
     let read = request::read(of, &body, CREATE_BYTES_MAX);
@@ -268,13 +294,7 @@ async fn one(
         }
         request.request_id = Some(named);
     }
-    let created = create(&tasks, came, caller, request).await?;
-    let location = HeaderValue::try_from(format!("/v1/tasks/{}", created.task_id));
-    let mut answer = json(StatusCode::CREATED, created);
-    if let Ok(location) = location {
-        answer.headers_mut().insert(header::LOCATION, location);
-    }
-    Ok(answer)
+    create(tasks, came, caller, request).await
 }
 
 fn created(submission: &Submission) -> Created {
@@ -316,6 +336,20 @@ fn window(
     window.min(latest - due).min(until_expired.unwrap_or(window))
 }
 
+/// Whether tasks of a project are taken: it was not deleted.
+pub(in crate::api) fn is_there(registry: &Registry, project: &str) -> Result<(), Problem> {
+    if !registry.project(project).is_deleted {
+        return Ok(());
+    }
+    let detail = format!("the project {project} was deleted; put it again to use it");
+    Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail))
+}
+
+/// What is wrong with the task of a schedule or of a run.
+pub(in crate::api) fn of_task(wrong: Wrong) -> Wrong {
+    Wrong { at: format!("{TASK}.{}", wrong.at), ..wrong }
+}
+
 /// What is wrong with a request by what its project and this instance permit, whenever it is due.
 pub(in crate::api) fn not_permitted(
     tasks: &Tasks,
@@ -341,7 +375,7 @@ pub(in crate::api) fn not_permitted(
             };
             ("host", host, "named_service", Protocol::Grpc)
         }
-        Kind::Kafka(_) | Kind::Schedule(_) => ("", None, "", Protocol::default()),
+        Kind::Kafka(_) | Kind::Schedule(_) | Kind::Run(_) => ("", None, "", Protocol::default()),
     };
     if let Some(Err(detail)) = host.map(|url| tasks.screened(project_of, url)) {
         add(host_at, detail);
@@ -360,16 +394,24 @@ pub(in crate::api) fn not_permitted(
     {
         add("topic", detail);
     }
+    let mut told_at = "on_result";
+    if let Kind::Run(run) = request.spec.kind() {
+        told_at = "on_finished";
+        // It was read with all of it, so this is legal whenever it is due.
+        let shard = run.request((project, request.spec.group()), NEVER);
+        let of_shard = shard.map_or_else(|wrongs| wrongs, |of| not_permitted(tasks, registry, &of));
+        of_shard.into_iter().map(of_task).for_each(|Wrong { at, detail }| add(&at, detail));
+    }
     // A follow-up is created by a lane, once the task has ended: what can be seen of it now is checked now.
     match request.spec.on_result() {
         Some(OnResult::Url(url)) => {
             if let Err(detail) = tasks.screened(project_of, url) {
-                add("on_result.url", detail);
+                add(&format!("{told_at}.url"), detail);
             }
         }
         Some(OnResult::Topic(topic)) => {
             if let Err(detail) = tasks.is_target(project_of, topic) {
-                add("on_result.topic", detail);
+                add(&format!("{told_at}.topic"), detail);
             }
         }
         Some(OnResult::Service(name)) => {
@@ -379,7 +421,7 @@ pub(in crate::api) fn not_permitted(
                     "is a service that is called over {}; want one of protocol http",
                     protocol.as_str()
                 );
-                add("on_result.service", detail);
+                add(&format!("{told_at}.service"), detail);
             }
         }
         None => {}
@@ -411,18 +453,17 @@ fn checked(
 ) -> Result<(Submission, Result<(), Refusal>), Problem> {
     let project = request.spec.project();
     caller.may_name(project)?;
-    let starting = || Failure::Moving("this instance has not started yet".to_owned());
-    let now = came.time.map(UnixMillis).ok_or_else(starting)?;
+    let now = time(came)?;
     let lanes = tasks.desk.lanes();
     if lanes == 0 {
-        return Err(starting().into());
+        return Err(Failure::Moving(
+            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
+        )
+        .into());
     }
     let registry = tasks.projects.registry()?;
+    is_there(&registry, project)?;
     let project_of = registry.project(project);
-    if project_of.is_deleted {
-        let detail = format!("the project {project} was deleted; put it again to use it");
-        return Err(Problem::new(StatusCode::CONFLICT, "project_deleted", detail));
-    }
     let mut wrongs = not_permitted(tasks, &registry, &request);
     let mut add = |at: &str, detail: String| wrongs.push(Wrong { at: at.to_owned(), detail });
     let (at, due) = match request.due {
@@ -442,12 +483,11 @@ fn checked(
         add(at, format!("is more than {max} ahead, which is the longest delay here (max-delay)"));
     }
     if let Some(expires) = request.expires.filter(|expires| *expires <= due.max(now)) {
-        let detail =
-            format!("is {}; want a time after the task is due ({})", expires.0, due.max(now).0);
-        add("expires_at", detail);
+        add("expires_at", request::expires_too_early(expires, due.max(now)));
     }
     let key = request.key.as_deref();
     let id = match &request.request_id {
+        Some(named) if request.spec.run().is_some() => TaskId::run_of_request(project, named),
         Some(named) => TaskId::of_request(project, named, key),
         None => Ok(TaskId::random(rand::random(), key)),
     };
@@ -462,14 +502,14 @@ fn checked(
     let window =
         window(request.window.unwrap_or(project_of.window), due, request.expires, now + max);
     let due = due + id.offset_in(window);
-    let room = tasks.quotas.take(project, project_of, tasks.desk.instances());
+    let shared = (tasks.desk.instances(), pending_of(&request.spec));
+    let room = tasks.quotas.take(project, project_of, shared);
     let submission = Submission {
         lane: id.lane_of(lanes),
         id,
         created: now,
         due,
         expires: request.expires,
-        target: request.target().map(str::to_owned),
         spec: request.spec,
         request_id: request.request_id,
         key: request.key,

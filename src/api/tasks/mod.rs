@@ -31,7 +31,8 @@ use url::Url;
 use super::audit;
 use super::auth::{Access, Caller};
 use super::gate::Kind;
-use super::guard::{self, Form, Rules};
+use super::guard::{self, Came, Form, Rules};
+use super::members::Members;
 use super::problem::Problem;
 use super::projects::Projects;
 use super::schedules::Schedules;
@@ -41,10 +42,12 @@ use crate::engine::allow::Allow;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Project;
 use crate::engine::task::result::TaskResult;
-use crate::engine::timers::{TaskCounts, TaskReport};
+use crate::engine::task::spec::Spec;
+use crate::engine::timers::{self, TaskCounts, TaskRecord, TaskReport};
 use crate::engine::{Millis, UnixMillis};
 use model::{CancelAnswer, Payload, Submission, TaskFilter, TaskPage, TaskView};
 pub use quota::{Quotas, count_pending};
+pub(super) use quota::{pending_of, take_room};
 
 /// Bytes of a request for one task: a body of 1 MiB in base64 takes 1.4 MiB.
 const CREATE_BYTES_MAX: usize = 2 << 20;
@@ -55,19 +58,22 @@ const SMALL_BYTES_MAX: usize = 128 << 10;
 /// How long Kafka may take to acknowledge creates.
 pub(super) const CREATE_MAX: Duration = Duration::from_secs(15);
 /// How long a look-up of one task may take.
-const LOOK_MAX: Duration = Duration::from_secs(7);
+pub(super) const LOOK_MAX: Duration = Duration::from_secs(7);
 /// How long a list may take.
-const LIST_MAX: Duration = Duration::from_secs(20);
+pub(super) const LIST_MAX: Duration = Duration::from_secs(20);
 /// What a cancel may take beyond its wait.
 const GRACE: Duration = Duration::from_secs(2);
 
-type Answered = Result<Response, Problem>;
+pub(super) type Answered = Result<Response, Problem>;
+
+/// A page of what is kept of tasks, schedules or runs, and where to go on.
+pub type Page = (Vec<TaskRecord>, Option<String>);
 
 /// Whether a URL may be called at all, as far as that is known without a look-up of its name: what is wrong with it, as a
 /// sentence whose subject is the URL.
 pub type Screen = Arc<dyn Fn(&Url) -> Result<(), String> + Send + Sync>;
 
-/// What the rooms of tasks, projects and targets need of the instance.
+/// What the rooms of tasks, projects, targets and members need of the instance.
 #[derive(Clone)]
 pub struct Tasks {
     /// Takes creates, and answers for tasks.
@@ -76,6 +82,8 @@ pub struct Tasks {
     pub schedules: Arc<dyn Schedules>,
     /// Knows projects and services.
     pub projects: Arc<dyn Projects>,
+    /// Knows the instances.
+    pub members: Arc<dyn Members>,
     /// Refuses URLs.
     pub screen: Screen,
     /// Refuses topics that are no targets by their names. What the lists of the lanes say besides, only the lanes know.
@@ -105,6 +113,11 @@ impl Tasks {
     pub(super) fn takes_records(&self, topic: &str) -> Result<(), String> {
         let forbidden = |_| "is a topic of waterclock's or of Kafka's own: no record may go there";
         self.topics.permits(topic).map_err(forbidden).map_err(str::to_owned)
+    }
+
+    /// How many members of consumer groups are there to execute this; `None`: nobody has to be, or it is not known.
+    pub(super) async fn members_for(&self, spec: &Spec) -> Option<u32> {
+        self.desk.readers(&spec.executed_from()?).await
     }
 
     /// Whether tasks of a project may deliver to a topic, as far as is known here.
@@ -199,6 +212,22 @@ pub trait Desk: Send + Sync + 'static {
     /// # Errors
     /// See [`Failure`]; that there is none is no failure.
     fn get<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskView>, Failure>>;
+    /// All that is kept of a task, a schedule or a run, also of one that has ended. One whose create or change was acknowledged before is
+    /// found.
+    ///
+    /// # Errors
+    /// See [`Failure`]; that there is none is no failure.
+    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>>;
+    /// What is kept of those that are meant, in the order of due time and without their attempts, behind the page with this token.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    fn records<'a>(
+        &'a self,
+        filter: &'a timers::TaskFilter,
+        page: Option<&'a str>,
+        limit: usize,
+    ) -> Soon<'a, Result<Page, Failure>>;
     /// What a task sends; `None`: that is not there any more.
     ///
     /// # Errors
@@ -251,6 +280,8 @@ pub trait Desk: Send + Sync + 'static {
         ticket: &'a str,
         result: &'a TaskResult,
     ) -> Soon<'a, Result<TaskReport, Failure>>;
+    /// How many members of consumer groups read a topic; `None`: Kafka does not say, or not within a second.
+    fn readers<'a>(&'a self, topic: &'a str) -> Soon<'a, Option<u32>>;
 }
 
 /// The routes, as the document at `/openapi.json` has to have them; `:retry` is a part of the last segment.
@@ -305,17 +336,20 @@ pub(super) async fn no_such_task_method(method: Method, uri: Uri) -> Problem {
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, "no_such_method", detail)
 }
 
-const RULES: Rules = Rules { kind, bytes_max, form: Form::Json, is_bodyless, caller };
+const RULES: Rules = Rules { kind, bytes_max, form: Form::Json, is_bodyless, is_nothing, caller };
 
 fn caller(access: &Access, request: &Request) -> Result<Caller, Problem> {
     access.of_tasks(request)
 }
 
 fn kind(method: &Method, path: &str) -> Kind {
-    let of_one = ["/v1/tasks/", "/v1/projects/", "/v1/targets/", "/v1/schedules/"];
-    let of_one = of_one.iter().find_map(|start| path.strip_prefix(start));
+    const OF_ONE: [&str; 5] =
+        ["/v1/tasks/", "/v1/projects/", "/v1/targets/", "/v1/schedules/", "/v1/runs/"];
+    let of_one = OF_ONE.iter().find_map(|start| path.strip_prefix(start));
     match of_one {
         Some("http" | "kafka" | "grpc") => Kind::Create,
+        None if path == "/v1/runs" && !method.is_safe() => Kind::Create,
+        Some(of_run) if of_run.ends_with("/shards") && path.starts_with("/v1/runs/") => Kind::Large,
         Some(_) if method.is_safe() => Kind::Look,
         Some(_) => Kind::Wait,
         None => Kind::Large,
@@ -333,6 +367,28 @@ pub(super) const fn bytes_max(kind: Kind) -> usize {
 /// Actions have no fields: the path says it all.
 fn is_bodyless(path: &str) -> bool {
     [":retry", ":pause", ":resume", ":trigger"].iter().any(|action| path.ends_with(action))
+}
+
+/// A method that no path of this kind takes, or an action that there is not.
+fn is_nothing(method: &Method, path: &str) -> bool {
+    let last = path.rsplit('/').next().unwrap_or_default();
+    if let Some((_, action)) = last.split_once(':') {
+        return !is_bodyless(path) && !["batchCreate", "backfill"].contains(&action);
+    }
+    let of_all = ["/v1/tasks", "/v1/projects", "/v1/targets"];
+    of_all.contains(&path)
+        || *method == Method::PUT
+            && ["/v1/tasks/", "/v1/runs"].iter().any(|start| path.starts_with(start))
+}
+
+/// The brokers' time when a request came.
+pub(super) fn time(came: Came) -> Result<UnixMillis, Problem> {
+    let starting = || {
+        Failure::Moving(
+            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
+        )
+    };
+    Ok(came.time.map(UnixMillis).ok_or_else(starting)?)
 }
 
 /// Waits for the instance, but not for ever.

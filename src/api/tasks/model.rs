@@ -538,6 +538,13 @@ pub struct TaskView {
     pub outcome: Option<CancelOutcome>,
     /// When it was to be due first, in epoch milliseconds. A retry by hand of a task that was never dispatched sets it.
     pub trigger_at: u64,
+    /// For which nominal time it is, in epoch milliseconds, of a task of a schedule and of a shard of its run. Absent of one that was asked
+    /// for by hand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub nominal_at: Option<u64>,
+    /// When it is not begun any more, in epoch milliseconds, if it was created with such a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires_at: Option<u64>,
     /// Its project.
     pub project: String,
     /// Its group.
@@ -758,6 +765,4 @@ pub struct Submission {
     pub value: Option<Vec<u8>>,
     /// Headers of the record; Kafka tasks only.
     pub headers: Vec<Header>,
-    /// The topic that a Kafka task goes to.
-    pub target: Option<String>,
 }

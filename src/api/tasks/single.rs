@@ -1,5 +1,6 @@
 //! Tasks by id, and in lists.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use axum::Extension;
@@ -10,9 +11,11 @@ use super::super::auth::{Caller, Role};
 use super::super::problem::Problem;
 use super::super::timers::{params, params::Query, single};
 use super::model::{self, CancelAnswer, CancelOutcome, TaskFilter, TaskPage, TaskStatus, TaskView};
-use super::{Answered, Failure, GRACE, LIST_MAX, LOOK_MAX, Tasks, json, within};
+use super::{Answered, Failure, GRACE, LIST_MAX, LOOK_MAX, Page, Tasks, json, within};
+use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::is_name;
+use crate::engine::timers;
 
 /// Begins the path of one task.
 const TASKS: &str = "/v1/tasks/";
@@ -152,7 +155,7 @@ pub(in crate::api) async fn list(
             .map(|text| params::moment(&text.into(), "query.due_before"))
             .transpose()?,
         page: query.text("page")?,
-        limit: query.text("limit")?.map_or(Ok(LIMIT), |text| limit(&text))?,
+        limit: query.text("limit")?.map_or(Ok(LIMIT), |text| limit(&text, LIMIT_MAX))?,
     };
     Ok(json(StatusCode::OK, page(&tasks, &caller, project, filter).await?))
 }
@@ -164,15 +167,56 @@ pub(in crate::api) async fn page(
     project: Option<String>,
     filter: TaskFilter,
 ) -> Result<TaskPage, Problem> {
-    let projects = match project {
-        Some(project) => {
-            caller.may_name(&project)?;
-            Some([project].into())
-        }
-        None => caller.projects().cloned(),
-    };
+    let projects = projects(caller, project)?;
     tasks.desk.in_force()?;
     Ok(within(LIST_MAX, tasks.desk.list(&TaskFilter { projects, ..filter })).await??)
+}
+
+/// This project, or all that the caller may know of; `None`: any.
+fn projects(caller: &Caller, project: Option<String>) -> Result<Option<BTreeSet<String>>, Problem> {
+    let Some(project) = project else { return Ok(caller.projects().cloned()) };
+    caller.may_name(&project)?;
+    Ok(Some([project].into()))
+}
+
+/// Which schedules or runs are wanted.
+pub(in crate::api) struct Asked {
+    pub(in crate::api) project: Option<String>,
+    pub(in crate::api) group: Option<String>,
+    pub(in crate::api) limit: usize,
+    pub(in crate::api) page: Option<String>,
+}
+
+impl Asked {
+    /// Takes what says it from a query.
+    pub(in crate::api) fn read(query: &mut Query) -> Result<Self, Problem> {
+        Ok(Self {
+            project: word(query, "project")?,
+            group: word(query, "group")?,
+            limit: query.text("limit")?.map_or(Ok(LIMIT), |text| limit(&text, LIMIT_MAX))?,
+            page: query.text("page")?,
+        })
+    }
+}
+
+/// A page of what is kept of the schedules, or of the runs, that the caller may know of.
+pub(in crate::api) async fn records(
+    tasks: &Tasks,
+    caller: &Caller,
+    (of_type, now): (&str, UnixMillis),
+    Asked { project, group, limit, page }: Asked,
+) -> Result<Page, Problem> {
+    let projects = projects(caller, project)?;
+    tasks.desk.in_force()?;
+    let filter = timers::TaskFilter {
+        projects,
+        group,
+        status: None,
+        of_type: Some(of_type.to_owned()),
+        due_before: None,
+        now,
+    };
+    Ok(within(LIST_MAX, tasks.desk.records(&filter, page.as_deref(), limit)).await??)
 }
 
 /// A name of a project or a group.
@@ -205,10 +249,11 @@ fn task_type(text: String) -> Result<String, Problem> {
     Err(Problem::bad("bad_type", "query.type", detail))
 }
 
-pub(in crate::api) fn limit(text: &str) -> Result<usize, Problem> {
-    let limit = text.parse().ok().filter(|limit| (1..=LIMIT_MAX).contains(limit));
+/// How many are wanted on a page.
+pub(in crate::api) fn limit(text: &str, max: usize) -> Result<usize, Problem> {
+    let limit = text.parse().ok().filter(|limit| (1..=max).contains(limit));
     limit.ok_or_else(|| {
-        Problem::bad("bad_limit", "query.limit", format!("want an integer from 1 to {LIMIT_MAX}"))
+        Problem::bad("bad_limit", "query.limit", format!("want an integer from 1 to {max}"))
     })
 }
 

@@ -14,8 +14,9 @@ use serde_json::{Value, json};
 use tower_service::Service as _;
 
 use super::super::auth::{self, Peer, Principal, Role, Token};
+use super::super::members::MemberView;
 use super::super::projects::PutError;
-use super::super::schedules::{Page, Written};
+use super::super::schedules::Written;
 use super::super::serve::Rooms;
 use super::super::timers::Peers;
 use super::super::timers::tests::without_timers;
@@ -41,26 +42,33 @@ pub(in crate::api) struct World {
     /// The last revision that was put.
     pub(in crate::api) revision: u64,
     pub(in crate::api) counts: BTreeMap<String, TaskCounts>,
-    cancelled: Vec<String>,
-    retried: Vec<String>,
+    pub(in crate::api) cancelled: Vec<String>,
+    pub(in crate::api) retried: Vec<String>,
     /// What executors said, and what becomes of that.
     pub(in crate::api) reported: Vec<(String, Report)>,
     pub(in crate::api) report: Option<TaskReport>,
     /// What a cancel becomes; `None`: it hangs.
     pub(in crate::api) outcome: Option<CancelOutcome>,
     /// Ids that were looked up.
-    looks: Vec<TaskId>,
+    pub(in crate::api) looks: Vec<TaskId>,
     /// The filter of the last list.
     pub(in crate::api) filter: Option<TaskFilter>,
     /// Why everything fails.
     pub(in crate::api) failure: Option<Failure>,
+    /// Why a cancel fails, and nothing else.
+    pub(in crate::api) cancel_failure: Option<Failure>,
     not_in_force: Option<Failure>,
     /// Why the registry is not known yet.
     pub(in crate::api) unread: Option<Failure>,
     /// Schedules, as their lanes keep them.
     pub(in crate::api) schedules: BTreeMap<String, TaskRecord>,
+    /// Runs, likewise.
+    pub(in crate::api) runs: BTreeMap<String, TaskRecord>,
     /// What a schedule that is written becomes in place of being in force.
     pub(in crate::api) written: Option<Written>,
+    pub(in crate::api) members: Vec<MemberView>,
+    /// How many read each topic; of another one that is not known.
+    pub(in crate::api) readers: BTreeMap<String, u32>,
 }
 
 impl World {
@@ -108,6 +116,25 @@ impl Desk for Fake {
         Box::pin(ready(world.fails(world.tasks.get(id.as_str()).cloned())))
     }
 
+    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>> {
+        let mut world = self.0.lock();
+        world.looks.push(id.clone());
+        let found = world.schedules.get(id.as_str()).or_else(|| world.runs.get(id.as_str()));
+        Box::pin(ready(world.fails(found.cloned())))
+    }
+
+    fn records<'a>(
+        &'a self,
+        filter: &'a timers::TaskFilter,
+        _: Option<&'a str>,
+        _: usize,
+    ) -> Soon<'a, Result<Page, Failure>> {
+        let world = self.0.lock();
+        let all = world.schedules.values().chain(world.runs.values());
+        let found = all.filter(|kept| filter.matches(kept)).cloned();
+        Box::pin(ready(world.fails((found.collect(), None))))
+    }
+
     fn payload<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<Payload>, Failure>> {
         let world = self.0.lock();
         let body = Payload { body: Some(format!("of {id}")), ..Payload::default() };
@@ -140,12 +167,19 @@ impl Desk for Fake {
         world.cancelled.push(id.to_string());
         let Some(outcome) = world.outcome else { return Box::pin(std::future::pending()) };
         let answer = CancelAnswer { task_id: id.to_string(), outcome, again: None };
-        Box::pin(ready(world.fails(answer)))
+        let failure = world.cancel_failure.clone();
+        Box::pin(ready(failure.map_or_else(|| world.fails(answer), Err)))
     }
 
     fn retry<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<TaskView, Failure>> {
         let mut world = self.0.lock();
         world.retried.push(id.to_string());
+        if let Some(run) = world.runs.get_mut(id.as_str()) {
+            // As its lane does.
+            (run.timer.state, run.run) = (timers::TimerState::Delay, None);
+            run.timer.version.offset.0 += 1;
+            return Box::pin(ready(world.fails(task(id.as_str(), "shop"))));
+        }
         let task = world.tasks.get(id.as_str()).cloned().ok_or(Failure::NoTask);
         Box::pin(ready(world.fails(()).and(task)))
     }
@@ -168,6 +202,10 @@ impl Desk for Fake {
     ) -> Soon<'a, Result<TaskReport, Failure>> {
         let report = Report { ticket: Some(ticket.to_owned()), result: result.clone() };
         Box::pin(ready(self.taken(id, &report)))
+    }
+
+    fn readers<'a>(&'a self, topic: &'a str) -> Soon<'a, Option<u32>> {
+        Box::pin(ready(self.0.lock().readers.get(topic).copied()))
     }
 }
 
@@ -219,11 +257,6 @@ impl Projects for Fake {
 }
 
 impl Schedules for Fake {
-    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>> {
-        let world = self.0.lock();
-        Box::pin(ready(world.fails(world.schedules.get(id.as_str()).cloned())))
-    }
-
     fn write<'a>(
         &'a self,
         id: &'a TaskId,
@@ -252,16 +285,12 @@ impl Schedules for Fake {
         world.schedules.insert(id.to_string(), kept.clone());
         Box::pin(ready(world.fails(Written::Done(Box::new(kept)))))
     }
+}
 
-    fn page<'a>(
-        &'a self,
-        filter: &'a crate::engine::timers::TaskFilter,
-        _: Option<&'a str>,
-        _: usize,
-    ) -> Soon<'a, Result<Page, Failure>> {
+impl Members for Fake {
+    fn members(&self) -> Soon<'_, Result<Vec<MemberView>, Failure>> {
         let world = self.0.lock();
-        let found = world.schedules.values().filter(|kept| filter.matches(kept)).cloned();
-        Box::pin(ready(world.fails((found.collect(), None))))
+        Box::pin(ready(world.fails(world.members.clone())))
     }
 }
 
@@ -305,8 +334,8 @@ impl Api {
         let front = Front::new(Hosts::new([]), gate, Arc::clone(&access), Peers::default());
         let topics = Arc::new(Allow::any("wc"));
         let schedules = Arc::clone(&world) as Arc<dyn Schedules>;
-        let quotas = Arc::default();
-        let tasks = Tasks { desk, schedules, projects, screen, topics, quotas };
+        let (members, quotas) = (Arc::clone(&world) as Arc<dyn Members>, Arc::default());
+        let tasks = Tasks { desk, schedules, projects, members, screen, topics, quotas };
         let router = Rooms { timers: without_timers(), tasks: Some(tasks.clone()) }.router(&front);
         Self { world, tasks, access, router }
     }
@@ -381,6 +410,11 @@ impl Api {
         self.send(request, Body::from(body.to_string())).await
     }
 
+    /// The owners of the lanes count what is pending.
+    pub(in crate::api) async fn count(&self) {
+        self.tasks.quotas.count(&self.tasks).await;
+    }
+
     async fn create(&self, more: &Value) -> Told {
         self.ask("", "POST", "/v1/tasks/http", &call(more)).await
     }
@@ -407,6 +441,8 @@ pub(in crate::api) fn task(id: &str, project: &str) -> TaskView {
         task_status: TaskStatus::Ready,
         outcome: None,
         trigger_at: NOW,
+        nominal_at: None,
+        expires_at: None,
         project: project.to_owned(),
         group: "orders".to_owned(),
         request_id: None,
@@ -464,7 +500,7 @@ async fn a_create_is_answered_with_its_id_and_handed_to_the_desk() {
     let submission = api.world().submitted.pop().expect("one");
     assert_eq!((submission.id.as_str(), submission.created), (id.as_str(), UnixMillis(NOW)));
     assert_eq!(submission.lane, submission.id.lane_of(LANES));
-    assert_eq!((submission.key, submission.target), (None, None));
+    assert_eq!(submission.key, None);
     assert_eq!(submission.value.as_deref(), Some(&b"{}"[..]));
 
     let record = json!({
@@ -475,7 +511,7 @@ async fn a_create_is_answered_with_its_id_and_handed_to_the_desk() {
     // What is over is due at once, and is said as it was asked for.
     assert_eq!((told.status, &told.json["trigger_at"]), (201, &json!(1_000_000_000_000_u64)));
     let submission = api.world().submitted.pop().expect("one");
-    assert_eq!(submission.target.as_deref(), Some("orders.late"));
+    assert_eq!(submission.spec.type_name(), "kafka");
     assert!(submission.id.as_str().starts_with('k'), "{}", submission.id);
     assert_eq!(submission.headers, [("a".to_owned(), Some(b"b".to_vec()))]);
 }
@@ -1014,6 +1050,13 @@ async fn a_token_does_what_its_role_allows_in_its_projects() {
         ("reader", "POST",   "/v1/tasks/mine:retry",   &none,    403, "role_denied"),
         ("reader", "GET",    "/v1/tasks?project=bank", &none,    404, "unknown_project"),
         ("writer", "PUT",    "/v1/projects/shop",      &none,    415, "not_json_type"),
+        ("writer", "POST",   "/v1/tasks/http",         &none,    415, "not_json_type"),
+        ("writer", "POST",   "/v1/tasks:batchCreate",  &none,    415, "not_json_type"),
+        ("writer", "POST",   "/v1/tasks/mine:restart", &none,    405, "no_such_method"),
+        ("writer", "POST",   "/v1/projects/shop:stop", &none,    405, "no_such_method"),
+        ("writer", "PUT",    "/v1/tasks",              &none,    405, "no_such_method"),
+        ("writer", "PUT",    "/v1/tasks/mine",         &none,    405, "no_such_method"),
+        ("writer", "POST",   "/v1/tasks",              &none,    405, "no_such_method"),
         ("reader", "GET",    "/v1/timers",             &none,    403, "project_denied"),
         ("",       "GET",    "/v1/timers",             &none,    401, "no_credentials"),
         ("",       "GET",    "/openapi.json",          &none,    200, ""),
@@ -1328,7 +1371,7 @@ async fn creates_over_what_a_project_may_have_pending_are_refused_once_that_is_c
     let count = async |ready| {
         let counts = TaskCounts { ready, ..TaskCounts::default() };
         api.world().counts.insert("shop".to_owned(), counts);
-        api.tasks.quotas.count(&api.tasks).await;
+        api.count().await;
     };
     count(2).await;
     assert_eq!(api.create(&json!({})).await.status, 201);

@@ -12,7 +12,7 @@ use serde_json::json;
 use super::super::guard::Came;
 use super::super::problem::Problem;
 use super::deadline::{self, Deadline};
-use super::model::{Cursor, Filter, LaneTimer, Page, Placed, TimersError};
+use super::model::{Cursor, Filter, LaneTimer, PAGE_BYTES_MAX, Page, Placed, TimersError};
 use super::params::{self, Query};
 use super::peer::{Owners, PeerReply, PeerRequest, fault};
 use super::token;
@@ -96,7 +96,7 @@ pub(super) async fn page(
             let PeerReply::Pages(of_lanes) = reply else { return Err(fault()) };
             pages.extend(of_lanes);
         }
-        let (timers, more) = merged(pages, most);
+        let (timers, more) = merged(pages, (most, PAGE_BYTES_MAX));
         all.extend(timers);
         if more.is_none() || all.len() >= limit {
             return Ok((all, more));
@@ -106,15 +106,25 @@ pub(super) async fn page(
     Ok((all, after))
 }
 
-/// The first `most` of all lanes, and where to go on.
-pub(super) fn merged<T: Placed>(pages: Vec<Page<T>>, most: usize) -> (Vec<T>, Option<Cursor>) {
+/// The first `most` of all lanes, up to the one that fills so many bytes, and where to go on. Both are at least 1.
+pub(super) fn merged<T: Placed>(
+    pages: Vec<Page<T>>,
+    (most, bytes): (usize, usize),
+) -> (Vec<T>, Option<Cursor>) {
     // Up to here every lane has looked.
     let looked = pages.iter().filter_map(|page| page.more).min();
     let mut timers: Vec<T> = pages.into_iter().flat_map(|page| page.timers).collect();
     timers.retain(|timer| looked.is_none_or(|looked| timer.cursor() <= looked));
     timers.sort_by_key(T::cursor);
-    if timers.len() > most {
-        timers.truncate(most);
+    let mut left = bytes;
+    let fits = |timer: &&T| {
+        let has_room = left > 0;
+        left = left.saturating_sub(timer.bytes());
+        has_room
+    };
+    let fitting = timers.iter().take(most).take_while(fits).count();
+    if timers.len() > fitting {
+        timers.truncate(fitting);
         let last = timers.last().map(T::cursor);
         return (timers, last);
     }
@@ -167,9 +177,36 @@ mod tests {
             ("more, and not looked to the end", vec![page(&[1, 5, 6], Some(6)), page(&[2, 3, 4], Some(4))], &[1, 2, 3], Some(3)),
         ];
         for (why, pages, want, next) in cases {
-            let (timers, more) = merged(pages, 3);
+            let (timers, more) = merged(pages, (3, PAGE_BYTES_MAX));
             let dues: Vec<u64> = timers.iter().map(|of| of.timer.due.0).collect();
             assert_eq!((&dues[..], more), (want, next.map(cursor)), "{why}");
         }
+    }
+
+    /// Something of so many bytes, at that place.
+    struct Large(u64, usize);
+
+    impl Placed for Large {
+        fn cursor(&self) -> Cursor {
+            cursor(self.0)
+        }
+
+        fn bytes(&self) -> usize {
+            self.1
+        }
+    }
+
+    #[test]
+    fn a_page_ends_with_what_fills_it() {
+        let of = |bytes: [usize; 3], room: usize| {
+            let all = bytes.into_iter().zip(1..).map(|(bytes, at)| Large(at, bytes));
+            let pages = vec![Page { timers: all.collect(), more: Some(cursor(7)) }];
+            let (found, more) = merged(pages, (3, room));
+            (found.len(), more)
+        };
+        assert_eq!(of([10, 10, 10], 100), (3, Some(cursor(7))));
+        assert_eq!(of([10, 10, 10], 21), (3, Some(cursor(7))), "the last one fills it");
+        assert_eq!(of([10, 10, 10], 20), (2, Some(cursor(2))));
+        assert_eq!(of([99, 10, 10], 1), (1, Some(cursor(1))), "it gets on whatever is there");
     }
 }

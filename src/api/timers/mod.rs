@@ -75,7 +75,14 @@ pub(super) fn stopping(reads: bool) -> Problem {
     peer::stopping(reads).into()
 }
 
-const RULES: Rules = Rules { kind, bytes_max, form: Form::Json, is_bodyless: |_| false, caller };
+const RULES: Rules = Rules {
+    kind,
+    bytes_max,
+    form: Form::Json,
+    is_bodyless: |_| false,
+    is_nothing: |_, _| false,
+    caller,
+};
 
 fn kind(method: &Method, path: &str) -> Kind {
     let is_single = path.starts_with(single::TIMERS);
@@ -195,7 +202,10 @@ async fn peer(
 /// Refuses what needs tracked timers if there are none.
 fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     if timers.lanes() == 0 {
-        return Err(TimersError::Moving("this instance has not started yet".to_owned()).into());
+        return Err(TimersError::Moving(
+            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
+        )
+        .into());
     }
     if timers.tracks() {
         return Ok(());

@@ -14,9 +14,9 @@ use crate::engine::UnixMillis;
 use crate::engine::task::id::TaskId;
 use crate::engine::timers::{After, TimerId};
 pub use crate::engine::timers::{
-    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, TaskCancel,
-    TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry, TimerCommand,
-    TimerName, TimerState,
+    CommandKind, CommandOutcome, CommandStatus, Filter, Forecast, LaneTimer, PAGE_BYTES_MAX,
+    TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport, TaskRetry,
+    TimerCommand, TimerName, TimerState,
 };
 
 /// Where a page ended: what is behind it comes next.
@@ -44,6 +44,10 @@ impl From<Cursor> for After {
 pub trait Placed {
     /// Where.
     fn cursor(&self) -> Cursor;
+    /// How many bytes of its page it takes, about. Timers are small: only the number of those is bounded.
+    fn bytes(&self) -> usize {
+        0
+    }
 }
 
 impl Placed for LaneTimer {
@@ -55,6 +59,10 @@ impl Placed for LaneTimer {
 impl Placed for TaskRecord {
     fn cursor(&self) -> Cursor {
         self.after().into()
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes()
     }
 }
 
@@ -91,6 +99,14 @@ pub struct PeerAddress {
     pub address: String,
     /// Whether it takes TLS there.
     pub tls: bool,
+}
+
+impl PeerAddress {
+    /// The URL of a path there.
+    pub(super) fn url(&self, path: &str) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}{path}", self.address)
+    }
 }
 
 /// The times of a request.
@@ -178,7 +194,8 @@ pub trait Timers: Send + Sync + 'static {
     /// # Errors
     /// See [`TimersError`].
     fn task<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, TimersError>>;
-    /// At most so many of a lane's tasks behind a place, in the order of due time, without their attempts.
+    /// At most so many of a lane's tasks behind a place, and about [`PAGE_BYTES_MAX`] of them, in the order of due time, without their
+    /// attempts.
     ///
     /// # Errors
     /// See [`TimersError`].
@@ -208,6 +225,15 @@ pub trait Timers: Send + Sync + 'static {
         ticket: &'a str,
         wait: Duration,
     ) -> Soon<'a, Result<TaskCancel, TimersError>>;
+    /// Whether a change of a schedule was in force, as far as this instance remembers what its lane has said.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    fn schedule_taken<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+    ) -> Soon<'a, Result<bool, TimersError>>;
     /// Has a task called now that waits for its time or has failed.
     ///
     /// # Errors

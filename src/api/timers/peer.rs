@@ -22,13 +22,15 @@ use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep, timeout, timeout_at};
 
 use super::super::gate::Kind;
+use super::super::health::{self, Report};
+use super::super::members::ANSWER_MAX;
 use super::deadline::{Deadline, Times};
 use super::model::{
-    CommandKind, CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, Page, PeerAddress,
-    TimerCommand, TimerName, Timers, TimersError,
+    CommandKind, CommandStatus, Cursor, Filter, Forecast, LaneOwner, LaneTimer, PAGE_BYTES_MAX,
+    Page, PeerAddress, TimerCommand, TimerName, Timers, TimersError,
 };
 use super::tasks::{self, TaskQuestion, TaskReply};
 use super::{list, seal};
@@ -42,6 +44,8 @@ const CONNECT_MAX: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(5);
 /// Bytes of an answer of another instance.
 const REPLY_BYTES_MAX: usize = 64 << 20;
+/// Bytes of what another instance says of how it is.
+const REPORT_BYTES_MAX: usize = 1 << 20;
 /// The error text of a change whose outcome is unknown.
 const UNKNOWN: &str = "the change may have been done; it is safe to ask again";
 /// How long to wait before looking again for an owner that does not answer or is not known.
@@ -165,7 +169,7 @@ async fn answer_by(
             let mut page = Page::default();
             for lane in lanes {
                 let of_lane = timers.page(*lane, filter, *after, *most).await?;
-                let (timers, more) = list::merged(vec![page, of_lane], *most);
+                let (timers, more) = list::merged(vec![page, of_lane], (*most, PAGE_BYTES_MAX));
                 page = Page { timers, more };
             }
             PeerReply::Pages(vec![page])
@@ -278,6 +282,17 @@ impl Peers {
     pub fn set(&self, tls: &Tls) -> Result<(), http::Error> {
         *self.0.write() = Self::client(tls)?;
         Ok(())
+    }
+
+    /// What an instance says when it is asked whether it is ready; `None`: no instance answers there, or not in time.
+    pub async fn ready(&self, peer: &PeerAddress) -> Option<Report> {
+        let (client, url) = (self.0.read().clone(), peer.url(health::READY));
+        let asked = async {
+            let mut reply = client.get(url).send().await.ok()?;
+            let body = whole(&mut reply, REPORT_BYTES_MAX).await.ok()??;
+            serde_json::from_slice(&body).ok()
+        };
+        timeout(ANSWER_MAX, asked).await.ok().flatten()
     }
 
     fn client(tls: &Tls) -> Result<reqwest::Client, http::Error> {
@@ -568,7 +583,9 @@ impl Owners {
         if self.timers.lanes() > 0 {
             return Ok(());
         }
-        Err(TimersError::Moving("this instance has not started yet".to_owned()))
+        Err(TimersError::Moving(
+            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
+        ))
     }
 
     /// Asks another instance. If it does not answer, its lanes count as moving.
@@ -584,9 +601,8 @@ impl Owners {
             let is_refused = error.is_connect() && !error.is_timeout() || is_refusal;
             if is_refused { away(address) } else { silent(address, &question.what) }
         };
-        let scheme = if peer.tls { "https" } else { "http" };
         let client = self.peers.0.read().clone();
-        let request = client.post(format!("{scheme}://{address}{PATH}")).body(body);
+        let request = client.post(peer.url(PATH)).body(body);
         let request = request.header("content-type", "application/json");
         let request =
             headers.iter().fold(request, |request, (name, value)| request.header(*name, value));
@@ -594,13 +610,8 @@ impl Owners {
         let mut reply = reply.and_then(reqwest::Response::error_for_status).map_err(silence)?;
         let given = reply.headers().get(seal::SEAL).and_then(|seal| seal.to_str().ok());
         let given = given.unwrap_or_default().to_owned();
-        let mut body = Vec::new();
-        while let Some(part) = reply.chunk().await.map_err(silence)? {
-            if body.len() + part.len() > REPLY_BYTES_MAX {
-                return Err(garbled(&question.what));
-            }
-            body.extend_from_slice(&part);
-        }
+        let body = whole(&mut reply, REPLY_BYTES_MAX).await.map_err(silence)?;
+        let body = body.ok_or_else(|| garbled(&question.what))?;
         if !seal::is_answer(&*self.timers, &headers[2].1, &body, &given) {
             tracing::warn!(address, "the server at this address is no instance of this namespace");
             let detail = format!("no instance of this namespace answers at {address}");
@@ -608,6 +619,21 @@ impl Owners {
         }
         serde_json::from_slice::<Reply>(&body).unwrap_or_else(|_| Err(garbled(&question.what)))
     }
+}
+
+/// The body of an answer; `None`: it has more bytes than that.
+async fn whole(
+    reply: &mut reqwest::Response,
+    most: usize,
+) -> Result<Option<Vec<u8>>, reqwest::Error> {
+    let mut body = Vec::new();
+    while let Some(part) = reply.chunk().await? {
+        if body.len() + part.len() > most {
+            return Ok(None);
+        }
+        body.extend_from_slice(&part);
+    }
+    Ok(Some(body))
 }
 
 fn moving(lane: u16) -> TimersError {

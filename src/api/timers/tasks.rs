@@ -11,8 +11,8 @@ use super::super::gate::Kind;
 use super::deadline::{self, Deadline};
 use super::list::{ROUNDS_MAX, merged};
 use super::model::{
-    Cursor, Page, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord, TaskReport,
-    TaskRetry, Timers, TimersError,
+    Cursor, PAGE_BYTES_MAX, Page, TaskCancel, TaskCounts, TaskFilter, TaskPayload, TaskRecord,
+    TaskReport, TaskRetry, Timers, TimersError,
 };
 use super::peer::{Owners, PAUSE, PeerReply, PeerRequest, Peers, fault};
 use super::token::{self, BadToken};
@@ -31,6 +31,8 @@ pub(super) enum TaskQuestion {
     Count(BTreeSet<String>),
     /// What became of a cancel that stands in the one lane.
     Cancelled(String),
+    /// Whether a change of a schedule that stands in the one lane was in force.
+    Taken(String),
     /// The task of this id, of the one lane, is to be called now.
     Retry(TaskId),
     /// What the executor of the task of this id, of the one lane, says with this ticket.
@@ -46,6 +48,7 @@ pub(super) enum TaskReply {
     Page(Page<TaskRecord>),
     Counted(BTreeMap<String, TaskCounts>),
     Cancelled(TaskCancel),
+    Taken(bool),
     Retried(TaskRetry),
     Reported(TaskReport),
     Payload(Option<Box<TaskPayload>>),
@@ -55,7 +58,7 @@ impl TaskQuestion {
     /// The kind of work that the answer costs.
     pub(super) fn kind(&self) -> Kind {
         match self {
-            Self::Find(_) => Kind::Look,
+            Self::Find(_) | Self::Taken(_) => Kind::Look,
             Self::Page { .. } | Self::Count(_) => Kind::Large,
             Self::Cancelled(_) | Self::Retry(_) | Self::Report { .. } => Kind::Wait,
             // It may have a megabyte, and takes as long as a search does.
@@ -82,7 +85,7 @@ pub(super) async fn answer(
             let mut page = Page::default();
             for lane in lanes {
                 let of_lane = timers.tasks(*lane, filter, *after, *most).await?;
-                let (timers, more) = merged(vec![page, of_lane], *most);
+                let (timers, more) = merged(vec![page, of_lane], (*most, PAGE_BYTES_MAX));
                 page = Page { timers, more };
             }
             TaskReply::Page(page)
@@ -97,6 +100,10 @@ pub(super) async fn answer(
             let by = deadline.request_times().by;
             let answer = timeout_at(by.into(), answer).await.unwrap_or(Ok(TaskCancel::Pending));
             TaskReply::Cancelled(answer?)
+        }
+        TaskQuestion::Taken(ticket) => {
+            let lane = lanes.first().copied().unwrap_or_default();
+            TaskReply::Taken(timers.schedule_taken(lane, ticket).await?)
         }
         TaskQuestion::Retry(id) => {
             TaskReply::Retried(timers.task_retry(id, deadline.request_times().by).await?)
@@ -132,6 +139,19 @@ impl TaskOwners {
         let what = PeerRequest::Task(TaskQuestion::Find(id.clone()));
         match self.0.one(lane, what, deadline).await? {
             PeerReply::Task(TaskReply::Found(task)) => Ok(task.map(|task| *task)),
+            _ => Err(fault()),
+        }
+    }
+
+    /// Whether a change of a schedule that was written to this lane was in force, as far as its owner remembers.
+    ///
+    /// # Errors
+    /// See [`TimersError`].
+    pub async fn taken(&self, lane: u16, ticket: String) -> Result<bool, TimersError> {
+        let deadline = Deadline::new(Instant::now(), deadline::LOOK);
+        let what = PeerRequest::Task(TaskQuestion::Taken(ticket));
+        match self.0.one(lane, what, deadline).await? {
+            PeerReply::Task(TaskReply::Taken(is_taken)) => Ok(is_taken),
             _ => Err(fault()),
         }
     }
@@ -189,7 +209,7 @@ impl TaskOwners {
     }
 
     /// Tasks by due time behind a place, without their attempts, and where to go on; `None`: there are no more. At most
-    /// `limit`, and perhaps fewer though there are more.
+    /// `limit`, none behind the one that fills [`PAGE_BYTES_MAX`], and perhaps fewer though there are more.
     ///
     /// # Errors
     /// See [`TimersError`].
@@ -200,7 +220,7 @@ impl TaskOwners {
         limit: usize,
     ) -> Result<(Vec<TaskRecord>, Option<Cursor>), TimersError> {
         let deadline = Deadline::new(Instant::now(), deadline::ALL_LANES);
-        let mut all = Vec::new();
+        let (mut all, mut bytes) = (Vec::new(), PAGE_BYTES_MAX);
         for _ in 0..ROUNDS_MAX {
             let most = limit.saturating_sub(all.len());
             let what = TaskQuestion::Page { filter: filter.clone(), after, most };
@@ -209,9 +229,10 @@ impl TaskOwners {
                 let PeerReply::Task(TaskReply::Page(page)) = reply else { return Err(fault()) };
                 pages.push(page);
             }
-            let (tasks, more) = merged(pages, most);
+            let (tasks, more) = merged(pages, (most, bytes));
+            bytes = bytes.saturating_sub(tasks.iter().map(TaskRecord::bytes).sum());
             all.extend(tasks);
-            if more.is_none() || all.len() >= limit {
+            if more.is_none() || all.len() >= limit || bytes == 0 {
                 return Ok((all, more));
             }
             after = more;

@@ -50,6 +50,8 @@ struct World {
     tasks: Vec<TaskRecord>,
     /// What is answered to who asks for a cancel, and what after that.
     cancels: HashMap<String, (TaskCancel, TaskCancel)>,
+    /// Changes of schedules that were in force: their lanes and tickets.
+    taken: Vec<(u16, String)>,
 }
 
 impl World {
@@ -230,6 +232,15 @@ impl Timers for Instance {
         // It is decided when it is asked for the second time.
         let end = world.cancels.get_mut(ticket).map(|of| std::mem::replace(&mut of.0, of.1));
         Box::pin(ready(end.ok_or_else(|| TimersError::Refused("bad_ticket".into(), ticket.into()))))
+    }
+
+    fn schedule_taken<'a>(
+        &'a self,
+        lane: u16,
+        ticket: &'a str,
+    ) -> Soon<'a, Result<bool, TimersError>> {
+        let is_taken = self.world().taken.contains(&(lane, ticket.to_owned()));
+        Box::pin(ready(Ok(is_taken)))
     }
 
     fn task_retry<'a>(

@@ -4,11 +4,13 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, ReadBuf};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
 use super::super::auth::Shown;
+use super::super::problem::{self, Problem};
 use super::Tls;
 use crate::telemetry;
 
@@ -16,9 +18,17 @@ use crate::telemetry;
 const HANDSHAKE: u8 = 22;
 /// What is read of a plain request, so that its answer is not lost with it.
 const PLAIN_BYTES_MAX: usize = 16 << 10;
+
 /// What a client is told that speaks without TLS. One of HTTP/2 cannot read it, and sees the connection close.
-const PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
-    Content-Length: 45\r\nConnection: close\r\n\r\nthis address takes TLS only: ask it by https\n";
+fn to_plain() -> String {
+    let detail = "this address takes TLS only: ask it by https";
+    let body = Problem::new(StatusCode::BAD_REQUEST, "tls_only", detail).as_json().to_string();
+    format!(
+        "HTTP/1.1 400 Bad Request\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        problem::CONTENT_TYPE,
+        body.len()
+    )
+}
 
 /// A connection with TLS, or without.
 pub(in crate::api) enum Wire {
@@ -45,7 +55,7 @@ impl Tls {
         };
         if first != [HANDSHAKE] {
             let _ = stream.try_read(&mut [0; PLAIN_BYTES_MAX]);
-            stream.write_all(PLAIN).await?;
+            stream.write_all(to_plain().as_bytes()).await?;
             stream.shutdown().await?;
             return Err(refuse(io::Error::other("the client does not speak TLS")));
         }
@@ -112,5 +122,23 @@ impl AsyncWrite for Wire {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(context),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(context),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_speaks_without_tls_is_told_so_as_of_any_error() {
+        let answer = to_plain();
+        let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+        assert!(head.contains(&format!("Content-Length: {}", body.len())), "{head}");
+        let problem: serde_json::Value = serde_json::from_str(body).expect("JSON");
+        assert_eq!(problem["code"], "tls_only");
+        assert!(
+            problem["detail"].as_str().is_some_and(|detail| detail.contains("https")),
+            "{body}"
+        );
     }
 }

@@ -21,9 +21,7 @@ impl TasksOfInstance {
     /// The ticket of a task's last turn, if that is one that somebody reports.
     pub(super) async fn ticket_in_force(&self, id: &TaskId) -> Result<Option<String>, Failure> {
         let service = self.service()?;
-        let lane = id.lane_of(service.lanes());
-        let task = self.owners.find(lane.0, id).await.map_err(failure)?;
-        let TaskRecord { timer, spec, .. } = task.ok_or(Failure::NoTask)?;
+        let TaskRecord { timer, spec, .. } = self.find(id).await?.ok_or(Failure::NoTask)?;
         let spec = spec.and_then(|spec| Spec::parse(spec.as_bytes()).ok());
         let heartbeat = spec.and_then(|spec| spec.feedback()).map(|feedback| feedback.heartbeat);
         let turn = timer.task.map(|progress| progress.turn).filter(|turn| *turn > 0);

@@ -4,6 +4,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::{TasksOfInstance, failure};
+use crate::api::runs::NOT_ENDED;
 use crate::api::tasks::Failure;
 use crate::api::tasks::model::{Payload, PayloadHeader, TaskStatus, TaskView};
 use crate::engine::task::id::TaskId;
@@ -15,7 +16,7 @@ impl TasksOfInstance {
         let lane = id.lane_of(self.service()?.lanes());
         let end = self.owners.retry(lane.0, id).await.map_err(failure)?;
         let is_outrun = end == TaskRetry::Superseded;
-        if let Some(failure) = refused(end) {
+        if let Some(failure) = refused(id, end) {
             return Err(failure);
         }
         let task = self.task(id).await?.ok_or(Failure::NoTask)?;
@@ -46,12 +47,13 @@ impl TasksOfInstance {
 }
 
 /// Why a task is not retried; `None`: it is due now, or somebody was faster.
-fn refused(end: TaskRetry) -> Option<Failure> {
+fn refused(id: &TaskId, end: TaskRetry) -> Option<Failure> {
     let not = |detail: &str| Some(Failure::NotRetryable(detail.to_owned()));
     match end {
         TaskRetry::Due | TaskRetry::Superseded => None,
         TaskRetry::Absent => Some(Failure::NoTask),
         TaskRetry::Held => not("it was given to the workers; wait for what comes of that turn, or cancel it. If nothing comes, `waterclock doctor` says whether a worker runs"),
+        TaskRetry::Open => not(NOT_ENDED),
         TaskRetry::Ended(TimerState::Cancelled) => {
             not("it was cancelled, and its payload is gone; create the task again, with another request id")
         }
@@ -68,9 +70,14 @@ fn refused(end: TaskRetry) -> Option<Failure> {
                 "it may not be called ({code}): its project was deleted, or its topic is not allowed; mend that, and retry it again"
             )))
         }
-        TaskRetry::Unborn(code) => Some(Failure::NotRetryable(format!(
-            "it was refused when it was created ({code}); mend that, and create it again, with the same request id if it had one"
-        ))),
+        TaskRetry::Unborn(code) => Some(Failure::NotRetryable(match id.as_shard() {
+            Some((run, ..)) => format!(
+                "it was refused when its run created it ({code}); mend that, and once the run has ended, have it made anew: `waterclock runs retry {run}`"
+            ),
+            None => format!(
+                "it was refused when it was created ({code}); mend that, and create it again, with the same request id if it had one"
+            ),
+        })),
         TaskRetry::Pending => Some(Failure::Unknown(
             "the retry is written, and its lane has not decided it yet; look at the task, or retry it again"
                 .to_owned(),
@@ -106,7 +113,7 @@ mod tests {
 
     #[test]
     fn who_cannot_retry_a_task_is_told_what_to_do() {
-        let of = |end| match refused(end) {
+        let of = |id: &str, end| match refused(&TaskId::parse(id).expect("an id"), end) {
             Some(Failure::NotRetryable(detail)) => ("not_retryable", detail),
             Some(Failure::PayloadGone(detail)) => ("payload_gone", detail),
             Some(Failure::Unknown(detail)) => ("unknown", detail),
@@ -121,6 +128,7 @@ mod tests {
             (TaskRetry::Superseded,                   "",              ""),
             (TaskRetry::Absent,                       "none",          ""),
             (TaskRetry::Held,                         "not_retryable", "wait"),
+            (TaskRetry::Open,                         "not_retryable", "it has not ended"),
             (TaskRetry::Ended(TimerState::Cancelled), "not_retryable", "create the task again"),
             (TaskRetry::Ended(TimerState::Expired),   "not_retryable", "a later one"),
             (TaskRetry::Ended(TimerState::Delivered), "not_retryable", "create another"),
@@ -129,10 +137,15 @@ mod tests {
             (TaskRetry::Pending,                      "unknown",       "retry it again"),
         ];
         for (end, code, part) in cases {
-            let (found, detail) = of(end.clone());
+            let (found, detail) = of("9f2c", end.clone());
             assert_eq!(found, code, "{end:?}");
             assert!(detail.contains(part), "{detail}");
         }
+        // A shard is not created by a request.
+        let refused = TaskRetry::Unborn("target_denied".into());
+        let (code, detail) = of("r.9f2c.1801353600012-42.7", refused);
+        assert_eq!(code, "not_retryable");
+        assert!(detail.ends_with("`waterclock runs retry 9f2c`"), "{detail}");
     }
 
     #[test]

@@ -4,26 +4,21 @@ use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use super::{TasksOfInstance, WRITE_MAX, failure, not_created};
-use crate::api::schedules::{Page, Schedules, Written};
+use super::{TasksOfInstance, WRITE_MAX, not_created};
+use crate::api::schedules::{Schedules, Written};
 use crate::api::tasks::Failure;
 use crate::api::timers::model::Soon;
-use crate::api::timers::tasks::{page_token, place_of};
 use crate::engine::sealed::{Follows, Submission};
 use crate::engine::task::id::TaskId;
 use crate::engine::task::spec::Spec;
-use crate::engine::timers::{TaskFilter, TaskRecord, TimerState};
+use crate::engine::timers::{TaskRecord, TimerState};
 use crate::engine::{Offset, UnixMillis};
+use crate::timers::service::Ticket;
 
 /// Between two looks at what became of a change.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 impl TasksOfInstance {
-    async fn find_schedule(&self, id: &TaskId) -> Result<Option<TaskRecord>, Failure> {
-        let lane = id.lane_of(self.service()?.lanes());
-        self.owners.find(lane.0, id).await.map_err(failure)
-    }
-
     async fn write_schedule(
         &self,
         id: &TaskId,
@@ -35,18 +30,30 @@ impl TasksOfInstance {
         let submission =
             Submission { id, spec, due, expires: None, key: None, value: None, headers: &[] };
         let by = Instant::now() + WRITE_MAX;
-        let offset = service.write_schedule(follows, &submission, by).await.map_err(not_created)?;
+        let ticket = service.write_version(follows, &submission, by).await.map_err(not_created)?;
         loop {
             // An owner that has just taken the lane over may not answer yet.
-            let found = match self.find_schedule(id).await {
+            let found = match self.find(id).await {
                 Err(Failure::Moving(_)) if Instant::now() < until => None,
                 found => Some(found?),
             };
-            match found.map(|found| decided(found, follows, offset)) {
+            match found.map(|found| decided(found, follows, ticket.offset)) {
                 Some(Written::Pending) | None if Instant::now() < until => sleep(LOOK_EVERY).await,
+                Some(Written::Superseded(Some(other))) if follows.is_some() => {
+                    return Ok(self.beside(other, &ticket).await);
+                }
                 Some(written) => return Ok(written),
                 None => return Ok(Written::Pending),
             }
+        }
+    }
+
+    /// Another version than that of a change is there. It came first, or it followed the change between two looks. Only the lane knows
+    /// which: if that is not remembered, as after a take-over, the change counts as refused.
+    async fn beside(&self, other: Box<TaskRecord>, ticket: &Ticket) -> Written {
+        match self.owners.taken(ticket.lane.0, ticket.to_string()).await {
+            Ok(true) => Written::Replaced(other),
+            Ok(false) | Err(_) => Written::Superseded(Some(other)),
         }
     }
 }
@@ -77,10 +84,6 @@ fn decided(found: Option<TaskRecord>, follows: Option<Follows>, offset: Offset) 
 }
 
 impl Schedules for TasksOfInstance {
-    fn kept<'a>(&'a self, id: &'a TaskId) -> Soon<'a, Result<Option<TaskRecord>, Failure>> {
-        Box::pin(self.find_schedule(id))
-    }
-
     fn write<'a>(
         &'a self,
         id: &'a TaskId,
@@ -89,20 +92,6 @@ impl Schedules for TasksOfInstance {
         terms: (UnixMillis, Duration),
     ) -> Soon<'a, Result<Written, Failure>> {
         Box::pin(self.write_schedule(id, follows, spec, terms))
-    }
-
-    fn page<'a>(
-        &'a self,
-        filter: &'a TaskFilter,
-        page: Option<&'a str>,
-        limit: usize,
-    ) -> Soon<'a, Result<Page, Failure>> {
-        Box::pin(async move {
-            let place = page.map(|token| place_of(token, filter)).transpose();
-            let place = place.map_err(|bad| Failure::BadPage(bad.of_page().to_owned()))?;
-            let (found, next) = self.owners.page(filter, place, limit).await.map_err(failure)?;
-            Ok((found, next.map(|cursor| page_token(cursor, filter))))
-        })
     }
 }
 
@@ -140,6 +129,7 @@ mod tests {
         let (old, other, own) = (version(1, 5), version(2, 6), version(3, 7));
         let of = |found, follows| match decided(found, follows, Offset(7)) {
             Written::Done(_) => "done",
+            Written::Replaced(_) => "replaced",
             Written::Superseded(_) => "superseded",
             Written::Refused(code) => code,
             Written::Pending => "pending",

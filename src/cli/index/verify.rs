@@ -56,6 +56,8 @@ enum Of {
     Attempt,
     /// The definition of a task.
     Definition,
+    /// The shards of a run.
+    Shards,
 }
 
 impl Of {
@@ -65,6 +67,7 @@ impl Of {
             Change::CancelMark(_) | Change::ForgottenCancelMark(_) => Self::CancelMark,
             Change::Attempt(_) | Change::ForgottenAttempt(..) => Self::Attempt,
             Change::Definition(..) | Change::ForgottenDefinition(_) => Self::Definition,
+            Change::Shards(..) | Change::ForgottenShards(_) => Self::Shards,
         }
     }
 
@@ -74,6 +77,7 @@ impl Of {
             Self::CancelMark => "void",
             Self::Attempt => "attempt",
             Self::Definition => "definition",
+            Self::Shards => "shards",
         }
     }
 
@@ -84,6 +88,7 @@ impl Of {
             Self::CancelMark => "void versions of ",
             Self::Attempt => "an attempt of ",
             Self::Definition => "the definition of ",
+            Self::Shards => "the shards of ",
         }
     }
 }

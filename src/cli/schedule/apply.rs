@@ -19,10 +19,10 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use super::definition::{Definition, Format, unread, with_defaults};
-use super::{PATH, ScheduleId, delete, look};
+use super::{PATH, ScheduleId, delete, found, look};
 use crate::api::schedules::model::{ScheduleStatus, ScheduleView};
 use crate::cli::client::{Client, ClientError, Kind, typed};
-use crate::cli::pages::Pages;
+use crate::cli::pages::{PAGE, Pages};
 use crate::cli::project::To;
 use crate::cli::{Exit, Failure, Global, Outcome, output};
 use crate::client::http::Method;
@@ -235,30 +235,46 @@ fn existing(
     client: &Client,
     definitions: &[Definition],
 ) -> Result<BTreeMap<ScheduleId, Existing>, Failure> {
-    let mut found = BTreeMap::new();
+    let mut all = BTreeMap::new();
     let projects: BTreeSet<&str> = definitions.iter().map(|of| of.id.project()).collect();
     for project in projects {
         let filters = vec![("project", project.to_owned())];
-        let pages = Pages { path: PATH, items: "schedules", filters, limit: None };
+        let pages = Pages { path: PATH, items: "schedules", filters, limit: None, page: PAGE };
         pages.each(client, |schedules| {
             for view in typed::<Vec<ScheduleView>>(schedules)? {
-                found.extend(Existing::of(view)?);
+                all.extend(Existing::of(view)?);
             }
             Ok(())
         })?;
     }
     // Lists leave out what has ended.
     for Definition { id, .. } in definitions {
-        if found.contains_key(id) {
+        if all.contains_key(id) {
             continue;
         }
-        match look(client, id) {
-            Ok(told) => found.extend(Existing::of(typed(&told)?)?),
-            Err(ClientError::Refused { status: 404, .. }) => {}
-            Err(error) => return Err(error.into()),
+        if let Some(view) = found(client, id)? {
+            all.extend(Existing::of(view)?);
         }
     }
-    Ok(found)
+    Ok(all)
+}
+
+/// What one definition changes, as [`sheet`] has it. `before`: what was there.
+pub(super) fn came_of(
+    definition: &Definition,
+    before: Option<ScheduleView>,
+) -> Result<String, ClientError> {
+    let existing = before.map(Existing::of).transpose()?.flatten();
+    let existing: BTreeMap<_, _> = existing.into_iter().collect();
+    let steps = plan(std::slice::from_ref(definition), &existing, false);
+    let ends_pause = |change: &Difference| {
+        let [old, new] = [&change.old, &change.new].map(|of| *of == Some(Value::Bool(true)));
+        change.field == "paused" && old && !new
+    };
+    let is_resumed = steps.iter().flat_map(|step| &step.changes).any(ends_pause);
+    let pause =
+        if is_resumed { "    its pause is over: the file has no paused = true\n" } else { "" };
+    Ok(sheet(&steps) + pause)
 }
 
 impl Existing {
@@ -446,37 +462,26 @@ fn is_made(client: &Client, step: &Step<'_>) -> Result<bool, ClientError> {
     Ok(now.is_some_and(|(_, now)| Some(&now.fields) == wanted))
 }
 
-/// Deletes a schedule that is still what was shown. The request names no version, so it is compared before.
+/// Deletes a schedule that is still what was shown.
 fn delete_shown(
     client: &Client,
     id: &ScheduleId,
     shown: Option<&str>,
 ) -> Result<&'static str, ClientError> {
     const DONE: &str = "deleted";
-    let is_gone = |error: &ClientError| matches!(error, ClientError::Refused { status: 404, .. });
-    let now: ScheduleView = match look(client, id) {
-        Ok(told) => typed(&told)?,
-        Err(error) if is_gone(&error) => return Ok(DONE),
-        Err(error) => return Err(error),
-    };
-    if now.status.is_final() {
-        return Ok(DONE);
-    }
-    if Some(now.version.as_str()) != shown {
-        let shown = shown.unwrap_or_default();
-        return Err(ClientError::Refused {
-            status: 409,
-            detail: format!(
-                "it is not at version {shown}, so nothing was changed: the version {} is in force",
-                now.version
-            ),
-            at: None,
-        });
-    }
-    match delete(client, id, DELETED_WITHIN) {
+    match delete(client, id, (DELETED_WITHIN, shown)) {
         Ok((_, is_decided)) => Ok(if is_decided { DONE } else { "pending" }),
-        // Another one was asked first, and has not answered.
-        Err(error) if is_gone(&error) => Ok(DONE),
+        // Somebody was faster, or a request that was sent again meets what it has done itself.
+        Err(ClientError::Refused { status: 404 | 409, .. }) if has_ended(client, id)? => Ok(DONE),
+        Err(error) => Err(error),
+    }
+}
+
+/// Whether there is no such schedule any more.
+fn has_ended(client: &Client, id: &ScheduleId) -> Result<bool, ClientError> {
+    match look(client, id) {
+        Ok(told) => Ok(typed::<ScheduleView>(&told)?.status.is_final()),
+        Err(ClientError::Refused { status: 404, .. }) => Ok(true),
         Err(error) => Err(error),
     }
 }
@@ -590,6 +595,23 @@ mod tests {
     }
 
     #[test]
+    fn a_put_says_what_it_changes_and_that_it_ends_a_pause() {
+        let file = definition("nightly", "cron = \"30 2 * * *\"", URL);
+        let view = |more| serde_json::from_value(told("nightly", more)).expect("a schedule");
+        let said = |before: Option<ScheduleView>| came_of(&file, before).expect("with an id");
+        assert_eq!(said(None), "+ shop/nightly  new\n");
+        assert_eq!(said(Some(view(json!({})))), "= shop/nightly  same\n");
+        assert_eq!(said(Some(view(json!({"status": "deleted"})))), "+ shop/nightly  new\n");
+        let paused = said(Some(view(json!({"status": "paused", "paused": true}))));
+        let want = "\
+~ shop/nightly  changed
+    paused: true -> (nothing)
+    its pause is over: the file has no paused = true
+";
+        assert_eq!(paused, want);
+    }
+
+    #[test]
     fn what_no_file_defines_is_deleted_only_if_that_is_asked_for() {
         let cron = "cron = \"30 2 * * *\"";
         let files = [definition("weekly", cron, URL), definition("nightly", cron, URL)];
@@ -631,6 +653,56 @@ mod tests {
         assert!(wrong[1].starts_with("d/c.toml: "), "{wrong:#?}");
         assert_eq!(wrong[2], "d/d.json: could not read it: no disk");
         assert_eq!(wrong[3], "d/e.toml: d/a.toml defines shop/a already");
+    }
+
+    /// An instance that has this version of each schedule; `None`: all have ended. It takes no other version for one to delete.
+    fn instance(version: Option<&'static str>) -> Client {
+        use std::io::{BufRead as _, BufReader};
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("an address");
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let mut stream = BufReader::new(stream.expect("a connection"));
+                let lines = (&mut stream).lines().map_while(Result::ok);
+                let head: Vec<String> = lines.take_while(|line| !line.is_empty()).collect();
+                let first = head.first().map(String::as_str).unwrap_or_default();
+                let of = |line: &String| {
+                    let line = line.to_ascii_lowercase();
+                    Some(line.strip_prefix("if-match: ")?.trim_matches('"').to_owned())
+                };
+                let is_meant = head.iter().find_map(of).as_deref() == version;
+                let (status, body) = match version {
+                    _ if first.contains("health/live") => ("200 OK", json!({})),
+                    Some(version) if first.starts_with("GET") => {
+                        ("200 OK", told("old", json!({ "version": version })))
+                    }
+                    None if first.starts_with("GET") => {
+                        ("404 None", json!({"code": "unknown_schedule", "detail": "there is none"}))
+                    }
+                    Some(_) if is_meant => {
+                        let id = "schedule.shop.old";
+                        ("200 OK", json!({"schedule_id": id, "outcome": "deleted"}))
+                    }
+                    _ => ("409 No", json!({"code": "version_conflict", "detail": "it is another"})),
+                };
+                let answer = format!("HTTP/1.1 {status}\r\nConnection: close\r\n\r\n{body}");
+                stream.get_mut().write_all(answer.as_bytes()).expect("written");
+            }
+        });
+        let url = crate::client::http::address(&format!("http://{address}")).expect("a URL");
+        Client::new(None, vec![url], &crate::client::http::Tls::default()).expect("a client")
+    }
+
+    #[test]
+    fn only_the_version_that_was_shown_is_deleted() {
+        let id: ScheduleId = "shop/old".parse().expect("an id");
+        let deleted = |client: &Client| delete_shown(client, &id, Some("1-1"));
+        assert!(matches!(deleted(&instance(Some("1-1"))), Ok("deleted")));
+        let changed = deleted(&instance(Some("2-2"))).expect_err("somebody has changed it");
+        assert!(matches!(changed, ClientError::Refused { status: 409, .. }), "{changed}");
+        assert!(changed.to_string().contains("not at version 1-1"), "{changed}");
+        let gone = deleted(&instance(None));
+        assert!(matches!(gone, Ok("deleted")), "what is to be done is done: {gone:?}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::ScheduleId;
+use crate::engine::schedule::LAST_OF_COUNT;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::spec::Spec;
 
@@ -91,7 +92,7 @@ impl Definition {
 }
 
 /// Says that a file could not be read.
-pub(super) fn unread(file: &str, error: &io::Error) -> String {
+pub(in crate::cli) fn unread(file: &str, error: &io::Error) -> String {
     format!("{file}: could not read it: {error}")
 }
 
@@ -107,15 +108,16 @@ pub(super) fn with_defaults(settings: Value) -> Map<String, Value> {
 /// The fields of a schedule as it is written to Kafka.
 fn as_kept(spec: &Spec) -> Map<String, Value> {
     let mut fields: Map<String, Value> = serde_json::from_str(&spec.to_json()).unwrap_or_default();
-    // It says that a record is no task. Callers do not say it.
+    // The one says that a record is no task, the other one follows from the rest. Callers do not say them.
     fields.remove("type");
+    fields.remove(LAST_OF_COUNT);
     fields
 }
 
 /// Why a text is not what it should be, and in which line.
-type BadText = (usize, String);
+pub(in crate::cli) type BadText = (usize, String);
 
-fn of_json(text: &str) -> Result<Value, BadText> {
+pub(in crate::cli) fn of_json(text: &str) -> Result<Value, BadText> {
     serde_json::from_str(text).map_err(|error| {
         let why = error.to_string();
         // The line stands before it.

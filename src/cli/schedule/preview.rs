@@ -8,7 +8,7 @@ use serde_json::json;
 
 use super::ScheduleId;
 use crate::api::schedules::model::Preview as Times;
-use crate::cli::client::{Kind, typed};
+use crate::cli::client::{Kind, of_option, typed};
 use crate::cli::list::Moment;
 use crate::cli::project::To;
 use crate::cli::{Exit, Failure, Global, Outcome, output, table};
@@ -87,7 +87,8 @@ impl Preview {
             given.map(|(name, value)| (name.to_owned(), json!(value))).collect();
         // The fields of a schedule are the options here.
         let timing = Timing::parse(json!(given).to_string().as_bytes()).map_err(|wrongs| {
-            let wrongs: Vec<_> = wrongs.iter().map(|wrong| format!("--{wrong}")).collect();
+            let wrongs: Vec<_> =
+                wrongs.iter().map(|wrong| of_option(&format!("--{wrong}"))).collect();
             Failure::new(Exit::Usage, Refused(wrongs.join("; ")))
         })?;
         let from = self.from.map_or_else(wall_clock, |from| UnixMillis(from.0));

@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::api::schedules::model::{ScheduleSettings, ScheduleView};
 use crate::api::tasks::model::Length;
 use crate::cli::project::{plain, yes};
+use crate::cli::runs::show::members;
 use crate::cli::task::show::{ANSWER_SHOWN, length, text, time, word};
 use crate::cli::{output, table};
 use crate::engine::UnixMillis;
@@ -81,6 +82,9 @@ pub(super) fn whole(schedule: &ScheduleView) -> String {
         row("last task", text(id));
     }
     row("tasks", schedule.tasks_total.to_string());
+    if let Some(count) = schedule.members {
+        row("executors", members(count, &settings.task));
+    }
     row("changed", time(Some(schedule.changed_at)));
     if schedule.ended_at.is_some() {
         row("ended", time(schedule.ended_at));
@@ -149,7 +153,7 @@ mod tests {
             "when 30 2 * * * Europe/Berlin",
             "start 2026-01-01T00:00:00.000Z",
             "misfire fire_once",
-            "expires 3600s",
+            "expires 1h",
             "next 2026-01-01T00:00:00.000Z",
             "last -",
             "task url http://a.example/x",
@@ -158,6 +162,15 @@ mod tests {
             assert!(lines.iter().any(|of| of == line), "{line}: {lines:#?}");
         }
         assert!(!lines.iter().any(|of| of.starts_with("jitter")), "{lines:#?}");
+    }
+
+    #[test]
+    fn a_schedule_whose_runs_nobody_executes_says_so() {
+        let task = json!({"type": "kafka", "topic": "settlement", "feedback": {"deadline": "1h"}});
+        let run = json!({"type": "run", "shards": 60, "task": task});
+        let lines = words(&whole(&view(json!({"every": "1d", "members": 0, "task": run}))));
+        let nobody = "executors nobody reads topic settlement: start an executor".to_owned();
+        assert!(lines.contains(&nobody), "{lines:#?}");
     }
 
     #[test]

@@ -6,7 +6,9 @@ use super::super::{output, table};
 use crate::api::tasks::model::{
     Attempt, FeedbackInfo, Length, ResultTo, RetryInfo, TaskStatus, TaskView,
 };
-use crate::engine::UnixMillis;
+use crate::engine::task::id::TaskId;
+use crate::engine::task::spec::RUN;
+use crate::engine::{Millis, UnixMillis};
 
 /// A point in time that may be missing.
 pub(in crate::cli) fn time(at: Option<u64>) -> String {
@@ -128,6 +130,12 @@ pub(super) fn whole(task: &TaskView) -> String {
         row("topic", text(topic) + &at);
     }
     row("due", time(Some(task.trigger_at)));
+    if task.nominal_at.is_some() {
+        row("nominal time", time(task.nominal_at));
+    }
+    if task.expires_at.is_some() {
+        row("expires", time(task.expires_at));
+    }
     row("next", time(task.next_at));
     row("created", time(Some(task.created_at)));
     if task.ended_at.is_some() {
@@ -138,14 +146,7 @@ pub(super) fn whole(task: &TaskView) -> String {
     }
     if let Some(code) = &task.code {
         let code = text(code);
-        let why = match &task.last {
-            _ if task.task_status == TaskStatus::Expired => "its expires_at was over".to_owned(),
-            Some(_) => {
-                format!("to have it called again: waterclock task retry {}", text(&task.task_id))
-            }
-            None => format!("its dead letter says why: waterclock dead list --code {code}"),
-        };
-        row("code", format!("{code} ({why})"));
+        row("code", format!("{code} ({})", what_to_do(task, &code)));
     }
     if let Some(retry) = &task.retry {
         row("retries", retries(retry));
@@ -176,33 +177,56 @@ pub(super) fn whole(task: &TaskView) -> String {
         }
     }
     if let Some(payload) = &task.payload {
-        let mut either = |name: &str, of: &Option<String>, base64: &Option<String>| {
+        let mut either = |name: &str, of: &Option<String>, base64: &Option<String>, none: &str| {
             let short = |of: &String| output::shortened(Some(of.as_bytes()), PAYLOAD_SHOWN);
             match (of, base64) {
                 (Some(of), _) => row(name, short(of)),
                 (None, Some(base64)) => row(&format!("{name} (base64)"), short(base64)),
-                (None, None) => {}
+                (None, None) if none.is_empty() => {}
+                (None, None) => row(name, none.to_owned()),
             }
         };
-        either("key", &payload.key, &payload.key_b64);
-        either("sends", &payload.body, &payload.body_b64);
-        if payload.body.is_none() && payload.body_b64.is_none() {
-            row("sends", "no body".to_owned());
+        either("key", &payload.key, &payload.key_b64, "");
+        for header in &payload.headers {
+            let name = format!("header {}", text(&header.name));
+            either(&name, &header.value, &header.value_b64, "no value");
         }
+        either("sends", &payload.body, &payload.body_b64, "no body");
     }
     table.trim_fmt()
+}
+
+/// Why it has failed, and what to do. `code` is fit to be shown.
+fn what_to_do(task: &TaskView, code: &str) -> String {
+    let id = text(&task.task_id);
+    let dead_letter = format!("its dead letter says why: waterclock dead list --code {code}");
+    let run = TaskId::parse(&task.task_id).ok().and_then(|id| Some(id.as_shard()?.0));
+    match (run, &task.last) {
+        _ if task.task_type == RUN => format!("it is a run: waterclock runs get {id}"),
+        _ if task.task_status == TaskStatus::Expired => "its expires_at was over".to_owned(),
+        (None, Some(_)) => format!("to have it called again: waterclock task retry {id}"),
+        (None, None) => {
+            format!("{dead_letter}; once that is mended: waterclock task retry {id}")
+        }
+        (Some(run), Some(_)) => format!(
+            "to have it called again: waterclock task retry {id}; once its run has ended: waterclock runs retry {run}"
+        ),
+        (Some(run), None) => format!(
+            "{dead_letter}; once that is mended, and its run has ended: waterclock runs retry {run}"
+        ),
+    }
 }
 
 /// A length of time.
 pub(in crate::cli) fn length(of: &Length) -> String {
     match of {
-        Length::Seconds(seconds) => format!("{seconds}s"),
+        Length::Seconds(seconds) => Millis(seconds.saturating_mul(1_000)).to_string(),
         Length::Text(length) => text(length),
     }
 }
 
 /// How often a task is tried again, and when, in a line.
-fn retries(retry: &RetryInfo) -> String {
+pub(in crate::cli) fn retries(retry: &RetryInfo) -> String {
     let RetryInfo { count, interval, backoff, max_interval, jitter } = retry;
     let Some(count) = count.filter(|count| *count > 0) else { return "none".to_owned() };
     let is_doubled = backoff.as_deref() == Some("exponential");
@@ -246,12 +270,20 @@ fn said(attempt: &Attempt) -> String {
     parts.into_iter().flatten().collect::<Vec<_>>().join(" ")
 }
 
+/// Attempts, a line each. How far they came is shown if an executor has said it of one of them.
 pub(super) fn attempts(attempts: &[Attempt]) -> String {
     let mut table = table::fitted();
-    table.set_header(["turn", "started", "ended", "outcome", "status", "error", "worker"]);
+    let is_said = attempts.iter().any(|of| of.percent.is_some() || of.cursor.is_some());
+    let heads = ["turn", "started", "ended", "outcome", "status", "error", "worker"];
+    let far = ["done", "cursor"];
+    table.set_header(heads.into_iter().chain(far.into_iter().filter(|_| is_said)));
     let word = |value: Option<&String>| value.map_or_else(|| "-".to_owned(), |value| text(value));
     table.add_rows(attempts.iter().map(|attempt| {
-        [
+        let far = [
+            attempt.percent.map_or_else(|| "-".to_owned(), |percent| format!("{percent} %")),
+            word(attempt.cursor.as_ref()),
+        ];
+        let row = [
             attempt.turn.to_string(),
             time(attempt.started),
             time(attempt.ended),
@@ -259,7 +291,8 @@ pub(super) fn attempts(attempts: &[Attempt]) -> String {
             attempt.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
             word(attempt.error.as_ref()),
             word(attempt.worker.as_ref()),
-        ]
+        ];
+        row.into_iter().chain(far.into_iter().filter(|_| is_said)).collect::<Vec<_>>()
     }));
     table.trim_fmt()
 }
@@ -297,6 +330,11 @@ mod tests {
         assert!(cancelling.contains("cancel written, and not decided yet"), "{cancelling}");
         let reports = told(json!({"feedback": {"deadline": "1h", "heartbeat": 30}}));
         assert!(reports.contains("reports within 1h, heartbeats within 30s\n"), "{reports}");
+        let expires = told(json!({"expires_at": 1_767_225_600_000_u64}));
+        assert!(expires.contains("expires 2026-01-01T00:00:00.000Z\n"), "{expires}");
+        let nominal = told(json!({"nominal_at": 1_767_225_600_000_u64}));
+        assert!(nominal.contains("nominal time 2026-01-01T00:00:00.000Z\n"), "{nominal}");
+        assert!(!plain.contains("nominal"), "{plain}");
         let tells = told(json!({"on_result": {"service": "billing"}, "follow_up": "k17"}));
         assert!(tells.contains("tells service billing\ntold by k17\n"), "{tells}");
         let polls = told(json!({
@@ -306,7 +344,7 @@ mod tests {
             "header a=b",
             "timeout 1m30s",
             "done by status 2xx,404",
-            "polls each 90s, at most 5 times",
+            "polls each 1m30s, at most 5 times",
         ] {
             assert!(polls.lines().any(|of| of == line), "{line}: {polls}");
         }
@@ -315,6 +353,24 @@ mod tests {
         );
         assert!(failed.contains("waterclock task retry 9f2c"), "{failed}");
         assert!(failed.contains("last failed 500\n"), "{failed}");
+        let refused =
+            told(json!({"task_status": "failed", "code": "bad_partition", "attempts_total": 0}));
+        assert!(refused.contains("dead list --code bad_partition; once"), "{refused}");
+        assert!(refused.contains("waterclock task retry 9f2c"), "{refused}");
+        // A shard that was refused is not created again by itself, and a run has commands of its own.
+        let shard = "r.9f2c.1801353600012-42.7";
+        let refused =
+            told(json!({"task_id": shard, "task_status": "failed", "code": "target_denied"}));
+        assert!(refused.contains("dead list --code target_denied; once"), "{refused}");
+        assert!(refused.contains("waterclock runs retry 9f2c)"), "{refused}");
+        assert!(!refused.contains("task retry"), "{refused}");
+        let last = json!({"turn": 1, "outcome": "failed", "status": 500});
+        let failed = told(
+            json!({"task_id": shard, "task_status": "failed", "code": "task_failed", "last": last}),
+        );
+        assert!(failed.contains(&format!("waterclock task retry {shard}; once")), "{failed}");
+        let run = told(json!({"task_type": "run", "task_status": "failed", "code": "task_failed"}));
+        assert!(run.contains("task_failed (it is a run: waterclock runs get 9f2c)"), "{run}");
         let done = told(
             json!({"task_status": "finished", "last": {"turn": 0, "outcome": "failed", "error": "target_missing"}}),
         );
@@ -345,11 +401,22 @@ mod tests {
         let doubled = told(
             json!({"count": 8, "interval": "1m30s", "backoff": "exponential", "max_interval": 3_600, "jitter": 0.25}),
         );
-        let want = "retries 8 after a failure, 1m30s after the first, and twice as long each time, at most 3600s, \
+        let want = "retries 8 after a failure, 1m30s after the first, and twice as long each time, at most 1h, \
                     up to 0.25 of that less by chance\n";
         assert!(doubled.contains(want), "{doubled}");
         assert!(told(json!({"count": 0, "interval": 5})).contains("retries none\n"));
         assert!(!self::told(json!({})).contains("retries"));
+    }
+
+    #[test]
+    fn attempts_of_executors_say_how_far_they_came() {
+        let one = Attempt { turn: 1, outcome: "failed".to_owned(), ..Attempt::default() };
+        assert!(!attempts(std::slice::from_ref(&one)).contains("cursor"));
+        let far =
+            Attempt { percent: Some(70), cursor: Some("row:7".to_owned()), turn: 2, ..one.clone() };
+        let lines: Vec<String> = attempts(&[one, far]).lines().map(words).collect();
+        assert!(lines[0].ends_with("worker done cursor"), "{lines:?}");
+        assert!(lines[1].ends_with("- - -") && lines[2].ends_with("- 70 % row:7"), "{lines:?}");
     }
 
     #[test]
@@ -358,5 +425,12 @@ mod tests {
         assert!(told(json!({"body": "hello"})).contains("sends hello\n"));
         assert!(told(json!({"body_b64": "AAE="})).contains("sends (base64) AAE="));
         assert!(told(json!({"key": "k"})).contains("no body"));
+        let headers =
+            json!([{"name": "h", "value": "1"}, {"name": "b", "value_b64": "AAE="}, {"name": "n"}]);
+        let shown = told(json!({"key": "k", "headers": headers}));
+        assert!(
+            shown.contains("header h 1\nheader b (base64) AAE=\nheader n no value\n"),
+            "{shown}"
+        );
     }
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crossbeam_channel::Sender;
 
 use crate::engine::task::follow_up::FollowUp;
-use crate::engine::timers::{CancelMark, Change, Cursor, Live, TimerId};
+use crate::engine::timers::{CancelMark, Change, Cursor, Live, RunProgress, TimerId};
 use crate::engine::{Event, Lane};
 use crate::kafka::member::AssignmentEvent;
 use crate::timers::index::Held;
@@ -39,6 +39,8 @@ pub(super) struct Holding {
     follow_ups: HashMap<TimerId, FollowUp>,
     /// How far executors of pending tasks came.
     cursors: HashMap<TimerId, Cursor>,
+    /// How far the shards of pending runs are.
+    runs: HashMap<TimerId, Box<RunProgress>>,
     shared: Shared,
 }
 
@@ -61,6 +63,11 @@ impl Holding {
                     self.came_to(timer_id, cursor);
                 }
             }
+            Held::Shards(timer_id, run) => {
+                if self.live.contains_key(&timer_id) {
+                    self.runs.insert(timer_id, run);
+                }
+            }
         }
     }
 
@@ -75,6 +82,7 @@ impl Holding {
         self.live.remove(&timer_id);
         self.follow_ups.remove(&timer_id);
         self.cursors.remove(&timer_id);
+        self.runs.remove(&timer_id);
     }
 
     fn came_to(&mut self, timer_id: TimerId, cursor: Cursor) {
@@ -109,6 +117,12 @@ impl Holding {
                     self.came_to(attempt.timer_id, cursor);
                 }
             }
+            Change::Shards(timer_id, run) => {
+                self.runs.insert(*timer_id, run.clone());
+            }
+            Change::ForgottenShards(timer_id) => {
+                self.runs.remove(timer_id);
+            }
             // What has ended forgets them all.
             Change::ForgottenAttempt(..) => {}
         }
@@ -116,7 +130,7 @@ impl Holding {
 
     /// Hands all of it over, for an assignment; the last piece says that it is the last.
     pub(super) fn hand_over(self, lane: Lane, assignment: u64, to: &Sender<AssignmentEvent>) {
-        let Self { live, cancel_marks, mut follow_ups, mut cursors, .. } = self;
+        let Self { live, cancel_marks, mut follow_ups, mut cursors, mut runs, .. } = self;
         let known = |live, cancel_marks, whole| {
             // Nobody waits for it any more when the lanes have gone.
             let _ = to.send(AssignmentEvent {
@@ -126,8 +140,9 @@ impl Holding {
         };
         let live = live.into_values().map(|live| {
             let follow_up = follow_ups.remove(&live.timer_id).map(Arc::new);
-            let cursor = cursors.remove(&live.timer_id).map(|cursor| cursor.text);
-            Live { follow_up, cursor, ..live }
+            let cursor = cursors.remove(&live.timer_id);
+            let run = runs.remove(&live.timer_id);
+            Live { follow_up, cursor, run, ..live }
         });
         pieces(live, |live| known(live, Vec::new(), false));
         pieces(cancel_marks.into_values(), |cancel_marks| known(Vec::new(), cancel_marks, false));
@@ -264,7 +279,9 @@ mod tests {
         let mut with = Vec::new();
         for AssignmentEvent { event, .. } in told {
             let Event::TimersLoaded { live, .. } = event else { panic!("{event:?}") };
-            with.extend(live.into_iter().map(|live| (live.due.0, live.cursor)));
+            with.extend(
+                live.into_iter().map(|live| (live.due.0, live.cursor.and_then(|of| of.text))),
+            );
         }
         with.sort_unstable();
         let with: Vec<_> = with.iter().map(|(n, cursor)| (*n, cursor.as_deref())).collect();

@@ -353,8 +353,7 @@ impl IndexThread {
             if let Some((_, what)) = following.expired.take_if(|(mark, _)| next >= *mark) {
                 let gone = index.forgettable(*lane, what, FORGET_MAX)?;
                 let timers = gone.iter().map(|of| of.timer_id).collect();
-                let tasks =
-                    gone.iter().filter_map(|of| Some((of.timer_id, of.attempts?))).collect();
+                let tasks = gone.iter().filter_map(|of| Some((of.timer_id, of.task?))).collect();
                 let event = Event::Expired { lane: *lane, timers, tasks };
                 let _ =
                     following.to.send(AssignmentEvent { assignment: following.assignment, event });

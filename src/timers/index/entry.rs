@@ -12,7 +12,8 @@
 //! 4 name                  void versions: as on the wire
 //! 5 name, slot u8         an attempt of a task: as on the wire
 //! 6 name                  the definition of a task: as on the wire
-//! 7 kept until u64, name  ended tasks, by how long that is remembered: their attempts
+//! 7 kept until u64, name  ended tasks, by how long that is remembered: their attempts, and of a run a 1
+//! 8 name                  how far the shards of a run are: as on the wire
 //! ```
 //!
 //! The first flags of a task say that its key is cut and that it has none, which no timer's do. Its second flags say both of its
@@ -28,10 +29,11 @@ use crate::engine::header::Code;
 use crate::engine::task::scope::TasksPartition;
 use crate::engine::timers::progress::{
     attempt_key as wire_attempt_key, definition_key as wire_definition_key,
+    shards_key as wire_shards_key,
 };
 use crate::engine::timers::{
-    Attempt, CancelMark, Change, HeldBy, Live, Progress, Replaced, Timer, TimerId, TimerState,
-    Version,
+    Attempt, CancelMark, Change, HeldBy, Live, Progress, Replaced, RunProgress, Timer, TimerId,
+    TimerState, Version, Written,
 };
 use crate::engine::{Offset, UnixMillis};
 
@@ -43,6 +45,7 @@ pub(super) const CANCEL_MARK: u8 = 4;
 pub(super) const ATTEMPT: u8 = 5;
 pub(super) const DEFINITION: u8 = 6;
 pub(super) const KEPT: u8 = 7;
+pub(super) const SHARDS: u8 = 8;
 
 const STATE: u8 = 0b111;
 const HAS_LABEL: u8 = 8;
@@ -84,6 +87,10 @@ pub(super) fn definition_key(timer_id: TimerId) -> Vec<u8> {
     [&[DEFINITION][..], &timer_id.0].concat()
 }
 
+pub(super) fn shards_key(timer_id: TimerId) -> Vec<u8> {
+    [&[SHARDS][..], &timer_id.0].concat()
+}
+
 /// A key below [`DUE`] or [`END`].
 pub(super) fn timed_key(kind: u8, at: UnixMillis, timer_id: TimerId) -> Vec<u8> {
     [&[kind][..], &at.0.to_be_bytes(), &timer_id.0].concat()
@@ -95,7 +102,7 @@ pub(super) fn timed(key: &[u8]) -> Option<(UnixMillis, TimerId)> {
     Some((UnixMillis(u64::from_be_bytes(*at)), TimerId(name.try_into().ok()?)))
 }
 
-/// The name in a key below [`TIMER`], [`CANCEL_MARK`] or [`DEFINITION`].
+/// The name in a key below [`TIMER`], [`CANCEL_MARK`], [`DEFINITION`] or [`SHARDS`].
 pub(super) fn name_in(key: &[u8]) -> Option<TimerId> {
     key.get(1..)?.try_into().ok().map(TimerId)
 }
@@ -116,6 +123,7 @@ pub(super) fn looked_up(key: &[u8]) -> Option<u64> {
         CANCEL_MARK => Some(!word),
         ATTEMPT => Some(word.rotate_left(1)),
         DEFINITION => Some(!word.rotate_left(1)),
+        SHARDS => Some(word.rotate_left(2)),
         _ => None,
     }
 }
@@ -294,19 +302,21 @@ pub(super) fn end_key(timer: &Timer) -> Vec<u8> {
 /// The value of a timer below [`END`] or [`KEPT`].
 pub(super) fn end_value(timer: &Timer) -> Vec<u8> {
     let mut bytes = Vec::new();
-    if let Some(task) = &timer.task {
-        put_varint(&mut bytes, task.attempts.into());
+    if let Some(Written { attempts, is_run }) = Written::of(timer) {
+        put_varint(&mut bytes, attempts.into());
+        bytes.extend(is_run.then_some(1));
     }
     bytes
 }
 
-/// What a value below [`END`] or [`KEPT`] says: the attempts, if it is of a task.
-pub(super) fn read_end(mut value: &[u8]) -> Option<Option<u32>> {
+/// What a value below [`END`] or [`KEPT`] says, if it is of a task.
+pub(super) fn read_end(mut value: &[u8]) -> Option<Option<Written>> {
     if value.is_empty() {
         return Some(None);
     }
     let attempts = u32::try_from(take_varint(&mut value)?).ok()?;
-    value.is_empty().then_some(Some(attempts))
+    let is_run = value == [1];
+    (is_run || value.is_empty()).then_some(Some(Written { attempts, is_run }))
 }
 
 /// What the value by due time says.
@@ -366,8 +376,9 @@ fn begin(timer_id: TimerId, value: &mut &[u8], strings: &StringTable) -> Option<
         Some(of_task) => Some(take_progress(value, of_task, due)?),
         None => None,
     };
-    let (follow_up, cursor) = (None, None);
-    let live = Live { timer_id, version, supersedes, due, target, label, task, follow_up, cursor };
+    let (follow_up, cursor, run) = (None, None, None);
+    #[rustfmt::skip]
+    let live = Live { timer_id, version, supersedes, due, target, label, task, follow_up, cursor, run };
     Some(Begun { flags, key: of_task.unwrap_or(flags) & KEY, live, since })
 }
 
@@ -429,6 +440,14 @@ pub(super) fn read_attempt(timer_id: TimerId, slot: u8, value: &[u8]) -> Option<
 pub(super) fn read_definition(timer_id: TimerId, value: &[u8]) -> Option<Box<str>> {
     match Change::decode(Some(&wire_definition_key(timer_id)), Some(value)) {
         Ok(Change::Definition(_, spec)) => Some(spec),
+        _ => None,
+    }
+}
+
+/// What the value of a run's shards says.
+pub(super) fn read_shards(timer_id: TimerId, value: &[u8]) -> Option<Box<RunProgress>> {
+    match Change::decode(Some(&wire_shards_key(timer_id)), Some(value)) {
+        Ok(Change::Shards(_, run)) => Some(run),
         _ => None,
     }
 }

@@ -7,15 +7,15 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::bytes::check;
-use super::entry::{self, ATTEMPT, CANCEL_MARK, DEFINITION, DUE, END, KEPT, TEXT, TIMER};
+use super::entry::{self, ATTEMPT, CANCEL_MARK, DEFINITION, DUE, END, KEPT, SHARDS, TEXT, TIMER};
 use super::lane_tree::{self, LaneTree, ReadView};
 use super::position::Position;
 use super::store::{StoreError, Tree};
 use super::string_table::StringTable;
 use crate::engine::task::follow_up::FollowUp;
 use crate::engine::timers::{
-    Attempt, CancelMark, Change, Cursor, Forgettable, Live, Progress, TaskCounts, TaskStatus,
-    Timer, TimerId, TimerState, group_of,
+    Attempt, CancelMark, Change, Cursor, Forgettable, Live, Progress, RunProgress, TaskCounts,
+    TaskStatus, Timer, TimerId, TimerState, Written, group_of,
 };
 use crate::engine::{Offset, UnixMillis};
 
@@ -30,6 +30,8 @@ pub enum Held {
     FollowUp(TimerId, FollowUp),
     /// How far an executor of a task came in one of its attempts, pending or not.
     Cursor(TimerId, Cursor),
+    /// How far the shards of a run are, pending or not.
+    Shards(TimerId, Box<RunProgress>),
 }
 
 /// A timer that has ended and may be forgotten.
@@ -37,8 +39,8 @@ pub enum Held {
 pub struct Gone {
     /// Which one.
     pub timer_id: TimerId,
-    /// How many attempts were made of it; only of a task.
-    pub attempts: Option<u32>,
+    /// What was written of it beside its timer; only of a task.
+    pub task: Option<Written>,
 }
 
 /// What is kept in memory of a lane's entries.
@@ -47,6 +49,8 @@ pub(super) struct Tables {
     pub(super) strings: StringTable,
     /// Pending timers by number of their target and minute of their due time.
     pub(super) due: BTreeMap<(u32, u32), u32>,
+    /// Those of them that are tasks and run: they do not fall due.
+    pub(super) running: BTreeMap<(u32, u32), u32>,
     pub(super) live: u64,
     pub(super) ended: u64,
     pub(super) cancel_marks: u64,
@@ -104,13 +108,23 @@ pub(super) fn minute(due: UnixMillis) -> u32 {
 }
 
 impl Tables {
-    fn count(&mut self, state: TimerState, target: &str, due: UnixMillis, is_there: bool) {
+    fn count(
+        &mut self,
+        state: TimerState,
+        (target, due): (&str, UnixMillis),
+        task: Option<&Progress>,
+        is_there: bool,
+    ) {
         let count = if state.is_final() { &mut self.ended } else { &mut self.live };
         *count = if is_there { *count + 1 } else { count.saturating_sub(1) };
         let Some(target) = self.strings.number(target).filter(|_| !state.is_final()) else {
             return;
         };
         tally(&mut self.due, (target, minute(due)), is_there);
+        let status = task.map(|task| TaskStatus::of_progress(state, task, due));
+        if status == Some(TaskStatus::Running) {
+            tally(&mut self.running, (target, minute(due)), is_there);
+        }
     }
 
     /// Counts a task of a project.
@@ -180,6 +194,14 @@ impl Shared {
         }
         attempts.sort_by_key(|attempt| attempt.number);
         Ok(attempts)
+    }
+
+    /// How far the shards of a run are.
+    pub(super) fn shards(&self, timer_id: TimerId) -> Result<Option<Box<RunProgress>>, StoreError> {
+        let found = self.view.get(&entry::shards_key(timer_id))?;
+        let read =
+            |value: Vec<u8>| entry::read_shards(timer_id, &value).ok_or_else(|| unreadable(SHARDS));
+        found.map(read).transpose()
     }
 
     pub(super) fn read_timer(&self, timer_id: TimerId, value: &[u8]) -> Result<Timer, StoreError> {
@@ -264,8 +286,8 @@ impl Lane {
         let mut tables = self.shared.tables_mut();
         for count in counts {
             match count {
-                Count::Timer { state, target, due, is_there } => {
-                    tables.count(state, &target, due, is_there);
+                Count::Timer { state, target, due, task, is_there } => {
+                    tables.count(state, (&target, due), task.as_ref(), is_there);
                 }
                 Count::Task { project, state, task, is_there } => {
                     tables.count_task(&project, state, &task, is_there);
@@ -303,6 +325,9 @@ impl Lane {
                 DEFINITION => entry::name_in(key).and_then(|timer_id| {
                     let spec = entry::read_definition(timer_id, value)?;
                     Some(Change::Definition(timer_id, spec))
+                }),
+                SHARDS => entry::name_in(key).and_then(|timer_id| {
+                    Some(Change::Shards(timer_id, entry::read_shards(timer_id, value)?))
                 }),
                 _ => return ControlFlow::Continue(()),
             };
@@ -345,11 +370,11 @@ impl Lane {
                 (Some(found), Some((at, timer_id)))
                     if *found == kind && at < before && gone.len() < most =>
                 {
-                    let Some(attempts) = entry::read_end(value) else {
+                    let Some(task) = entry::read_end(value) else {
                         unread = true;
                         return ControlFlow::Break(());
                     };
-                    gone.push(Gone { timer_id, attempts });
+                    gone.push(Gone { timer_id, task });
                     ControlFlow::Continue(())
                 }
                 _ => ControlFlow::Break(()),
@@ -374,7 +399,7 @@ fn load_entry(
         }
         TIMER => {
             let (state, live) = entry::read_live(entry::name_in(key)?, value, &tables.strings)?;
-            tables.count(state, &live.target, live.due, true);
+            tables.count(state, (&live.target, live.due), live.task.as_ref(), true);
             if let (Some(task), Some((project, _))) = (&live.task, group_of(live.label.as_deref()))
             {
                 tables.count_task(project, state, task, true);
@@ -402,6 +427,10 @@ fn load_entry(
                 each(Held::FollowUp(timer_id, follow_up));
             }
         }
+        SHARDS => {
+            let timer_id = entry::name_in(key)?;
+            each(Held::Shards(timer_id, entry::read_shards(timer_id, value)?));
+        }
         _ => return None,
     }
     Some(())
@@ -412,6 +441,7 @@ enum Count {
         state: TimerState,
         target: Arc<str>,
         due: UnixMillis,
+        task: Option<Progress>,
         is_there: bool,
     },
     /// One that is a task of a project, too.
@@ -476,6 +506,10 @@ impl BatchChanges<'_> {
             Change::ForgottenDefinition(timer_id) => {
                 self.put(entry::definition_key(*timer_id), None)?;
             }
+            Change::Shards(timer_id, _) => {
+                self.put(entry::shards_key(*timer_id), change.encode().1)?;
+            }
+            Change::ForgottenShards(timer_id) => self.put(entry::shards_key(*timer_id), None)?,
         }
         Ok(())
     }
@@ -515,7 +549,7 @@ impl BatchChanges<'_> {
 
     fn count(&mut self, timer: &Timer, is_there: bool) {
         let (state, target, due) = (timer.state, Arc::clone(&timer.target), timer.due);
-        self.counts.push(Count::Timer { state, target, due, is_there });
+        self.counts.push(Count::Timer { state, target, due, task: timer.task, is_there });
         if let (Some(task), Some((project, _))) = (timer.task, group_of(timer.label.as_deref())) {
             let project = project.into();
             self.counts.push(Count::Task { project, state, task, is_there });

@@ -11,8 +11,8 @@ use super::position::Position;
 use super::store::StoreError;
 use super::{Error, Lanes};
 use crate::engine::timers::{
-    Attempt, Filter, Forecast, LaneTimer, TaskCounts, TaskFilter, TaskRecord, Timer, TimerId,
-    group_of, id_prefix,
+    Attempt, Filter, Forecast, LaneTimer, PAGE_BYTES_MAX, TaskCounts, TaskFilter, TaskRecord,
+    Timer, TimerId, Written, group_of, id_prefix,
 };
 use crate::engine::{After, Lane, UnixMillis};
 use crate::telemetry::Rebuilt;
@@ -146,8 +146,8 @@ impl Reader {
     pub fn task(&self, lane: Lane, timer_id: TimerId) -> Result<Option<TaskRecord>, Error> {
         self.with_lane(lane, |shared| {
             let Some(timer) = shared.timer(timer_id)? else { return Ok(None) };
-            let (spec, attempts) = (shared.definition(timer_id)?, shared.attempts(timer_id)?);
-            Ok(task_of(lane, timer, spec, attempts))
+            let attempts = shared.attempts(timer_id)?;
+            task_of(shared, lane, timer, attempts)
         })
     }
 
@@ -202,7 +202,8 @@ impl Reader {
         })
     }
 
-    /// The tasks that are meant, by due time, behind a place; at most so many, and no more than what one call looks at.
+    /// The tasks that are meant, by due time, behind a place; at most so many, no more than what one call looks at, and none behind
+    /// the one that fills [`PAGE_BYTES_MAX`].
     ///
     /// # Errors
     /// As those of [`position`](Self::position).
@@ -217,16 +218,25 @@ impl Reader {
             let mut meant = Meant::new(most);
             let fits = |due: &Due| task_fits(shared, filter, due);
             let span = (None, filter.due_before);
-            let more = scan(shared, span, after, fits, |at, _| meant.add(at))?;
+            let mut more = scan(shared, span, after, fits, |at, _| meant.add(at))?;
             let mut tasks = Vec::with_capacity(meant.places.len());
+            let (mut bytes, mut last) = (0, None);
             for (due, timer_id) in meant.places {
+                if bytes >= PAGE_BYTES_MAX {
+                    more = last;
+                    break;
+                }
+                last = Some((due, timer_id));
                 // It may have changed since.
                 let timer = shared.timer(timer_id)?;
                 let Some(timer) = timer.filter(|of| of.due == due && filter.may_match(of)) else {
                     continue;
                 };
-                let task = task_of(lane, timer, shared.definition(timer_id)?, Vec::new());
-                tasks.extend(task.filter(|task| filter.matches(task)));
+                let task = task_of(shared, lane, timer, Vec::new())?;
+                if let Some(task) = task.filter(|task| filter.matches(task)) {
+                    bytes += task.bytes();
+                    tasks.push(task);
+                }
             }
             Ok(TaskListing { tasks, more })
         })
@@ -281,7 +291,7 @@ impl Reader {
         })
     }
 
-    /// When pending timers fall due, for each target that has some.
+    /// When pending timers fall due, for each target that has some. A task that runs does not.
     ///
     /// # Errors
     /// As those of [`position`](Self::position).
@@ -302,6 +312,10 @@ impl Reader {
             };
             let dues = tables.due.range((*only.start(), 0)..=(*only.end(), u32::MAX));
             for (&(target, minute), &count) in dues {
+                let running = tables.running.get(&(target, minute)).copied().unwrap_or_default();
+                let Some(count) = count.checked_sub(running).filter(|count| *count > 0) else {
+                    continue;
+                };
                 let Some(text) = tables.strings.text(target) else { continue };
                 let forecast = targets.entry(target).or_insert_with(|| nothing_due(text));
                 add(forecast, minute.checked_sub(from), u64::from(count));
@@ -410,14 +424,17 @@ impl Meant {
 
 /// The task of a timer, if it is one.
 fn task_of(
+    shared: &Shared,
     lane: Lane,
     timer: Timer,
-    spec: Option<Box<str>>,
     attempts: Vec<Attempt>,
-) -> Option<TaskRecord> {
-    timer.task?;
+) -> Result<Option<TaskRecord>, StoreError> {
+    let Some(of) = Written::of(&timer) else { return Ok(None) };
+    let spec = shared.definition(timer.timer_id)?;
+    let run = if of.is_run { shared.shards(timer.timer_id)? } else { None };
     // Lanes take no task whose id is none.
-    TaskRecord::new(LaneTimer { lane, timer }, spec, attempts).ok()
+    let task = TaskRecord::new(LaneTimer { lane, timer }, spec, attempts);
+    Ok(task.ok().map(|task| TaskRecord { run, ..task }))
 }
 
 /// Says of a timer by due time whether it is meant; `None`: the timer itself says it.

@@ -10,8 +10,8 @@ use crate::engine::header::Code;
 use crate::engine::task::result::{Outcome, TaskResult};
 use crate::engine::task::scope::TasksPartition;
 use crate::engine::timers::{
-    Attempt, CancelMark, Cursor, Filter, HeldBy, Live, Progress, Replaced, TaskCounts, TaskStatus,
-    Timer, TimerState, Version, VersionBound,
+    Attempt, CancelMark, Cursor, Filter, HeldBy, Live, Progress, Replaced, RunProgress, TaskCounts,
+    TaskStatus, Timer, TimerState, Version, VersionBound,
 };
 
 mod answers;
@@ -24,6 +24,7 @@ struct Model {
     cancel_marks: BTreeMap<TimerId, CancelMark>,
     attempts: BTreeMap<(TimerId, u8), Attempt>,
     definitions: BTreeMap<TimerId, Box<str>>,
+    shards: BTreeMap<TimerId, Box<RunProgress>>,
 }
 
 impl Model {
@@ -44,6 +45,8 @@ impl Model {
                 self.definitions.insert(*timer_id, spec.clone());
             }
             Change::ForgottenDefinition(timer_id) => drop(self.definitions.remove(timer_id)),
+            Change::Shards(timer_id, run) => drop(self.shards.insert(*timer_id, run.clone())),
+            Change::ForgottenShards(timer_id) => drop(self.shards.remove(timer_id)),
         }
     }
 
@@ -89,6 +92,7 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
     let position = index.load(lane, |held| match held {
         Held::Live(timer) => drop(live.insert(timer.timer_id, timer)),
         Held::CancelMark(mark) => drop(model.cancel_marks.insert(mark.timer_id, mark)),
+        Held::Shards(timer_id, run) => drop(model.shards.insert(timer_id, run)),
         Held::FollowUp(..) | Held::Cursor(..) => {}
     })?;
     model.timers = listed(&index.reader(), lane, &Filter::default(), true)?;
@@ -97,8 +101,8 @@ fn loaded(index: &mut Index, lane: Lane) -> Result<(Option<Position>, Model), Er
     let mut entries = Model::default();
     index.entries(lane, |change| entries.change(&change))?;
     assert_eq!(
-        (&entries.timers, &entries.cancel_marks),
-        (&model.timers, &model.cancel_marks),
+        (&entries.timers, &entries.cancel_marks, &entries.shards),
+        (&model.timers, &model.cancel_marks, &model.shards),
         "what is verified is what is listed"
     );
     Ok((position, entries))
@@ -184,7 +188,12 @@ fn change(n: u64) -> Change {
             );
             Change::Definition(timer_id, spec.into())
         }
+        13 if n.is_multiple_of(4) => Change::ForgottenShards(timer_id),
         13 => Change::ForgottenAttempt(timer_id, (n % 32) as u8),
+        14 if n.is_multiple_of(2) => {
+            let run = RunProgress::new((n % 19) as u32 + 1, UnixMillis(n), n.is_multiple_of(4));
+            Change::Shards(timer_id, Box::new(run))
+        }
         14 => Change::ForgottenDefinition(timer_id),
         kind => {
             let state = TimerState::ALL[(n % 6) as usize];
@@ -202,7 +211,10 @@ fn change(n: u64) -> Change {
                     .then(|| Replaced { first: place(n / 3), last: place(n / 2) }),
                 due: UnixMillis(1_000_000 + n * 7_919 % 100_000_000),
                 since: UnixMillis(1_000_000 + n),
-                target: format!("target-{}", n % 3).into(),
+                target: match task {
+                    Some(_) if n.is_multiple_of(8) => "run:http".into(),
+                    _ => format!("target-{}", n % 3).into(),
+                },
                 label: n.is_multiple_of(2).then(|| label.into()),
                 id: id.into_bytes().into(),
                 key: key.map(|key| key.into_bytes().into()),
@@ -474,7 +486,7 @@ fn how_far_executors_came_is_loaded_with_the_lane() {
     index.close();
     let mut found = Vec::new();
     let collect = |held| {
-        if let Held::Cursor(_, Cursor { number, text }) = held {
+        if let Held::Cursor(_, Cursor { number, text: Some(text), open: None }) = held {
             found.push((number, text.to_string()));
         }
     };

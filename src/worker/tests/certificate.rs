@@ -218,11 +218,15 @@ fn child_calls_over_grpc() {
     let (port_of_stranger, names) = grpc_server(&authority("nobody", None), true);
     let end = call(port_of_stranger, Some("first"));
     assert_eq!(seen(&end).2, "connection_failed", "{end:?}");
+    let names_file =
+        |end: &CallEnd| end.result.error.as_deref().unwrap_or_default().contains(TRUSTED);
+    assert!(names_file(&end), "{end:?}");
     let mut spec = of.clone();
     spec["host"] = json!(format!("127.0.0.1:{port}"));
     spec["tls"] = json!(true);
     let end = worker.call(&Arc::new(task(spec, b"")));
     assert_eq!(seen(&end).2, "connection_failed", "its name is another one: {end:?}");
+    assert!(!names_file(&end), "{end:?}");
     assert!(names.lock().is_empty());
 }
 
@@ -290,8 +294,10 @@ fn child_calls_over_bad_tls() {
     assert_eq!((end.result.outcome, *asked.lock()), (Outcome::Finished, 1), "{end:?}");
     let (expired, asked_expired) = server_with(signed_as(&expired, &root));
     let (of_another, asked_another) = server_with(signed_as(&of_another, &root));
+    let (unknown, _) = server_with(signed("server", &authority("nobody", None)));
     for (why, port, said) in [
         ("expired", expired, "certificate has expired"),
+        ("an unknown authority", unknown, "ssl_cert_file"),
         ("a wrong name", of_another, "hostname mismatch"),
         ("plain text", plain_server(), "no tls is spoken there"),
     ] {

@@ -450,12 +450,30 @@ fn a_grpc_service_is_called_as_it_is_known_at_the_call() {
 }
 
 #[test]
+fn a_grpc_call_says_for_which_nominal_time_it_is() {
+    let (server, worker) = (Server::start(), Worker::local());
+    let spec = json!({
+        "type": "grpc", "host": server.address.to_string(), "service": "t.T", "method": "Ok",
+    });
+    for (id, _) in of_schedules() {
+        worker.call(&Arc::new(task_of(&id, spec.clone(), b"x")));
+    }
+    let calls = server.calls.lock().clone();
+    let said: Vec<_> = calls.iter().map(|call| call.header("waterclock-nominal")).collect();
+    assert_eq!(said, of_schedules().map(|(_, nominal)| nominal));
+}
+
+#[test]
 fn a_grpc_call_hands_a_task_with_feedback_over_and_says_no_more() {
     let (server, worker) = (Server::start(), Worker::local());
     let call = |method: &str, cursor: Option<&str>| {
         let more = json!({"feedback": {"deadline": "1h"}});
         let task = Arc::unwrap_or_clone(grpc_task(server.address, method, more, b"x"));
-        let traced = TracedTurn { ticket: "AAABmF-x_".to_owned(), cursor: cursor.map(Arc::from) };
+        let traced = TracedTurn {
+            ticket: "AAABmF-x_".to_owned(),
+            cursor: cursor.map(Arc::from),
+            shard: None,
+        };
         worker.call(&Arc::new(Task { traced: Some(traced), ..task })).result.outcome
     };
     assert_eq!(call("Ok", None), Outcome::Accepted);

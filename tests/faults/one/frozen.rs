@@ -2,11 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use serde_json::Value;
+
 use crate::checkers::{Wish, check};
 use crate::load::{Load, Mix, mode};
 use crate::support::{
     Cluster, END_TXN, Fixture, Log, Mode, OFFSET_COMMIT, Process, Proxy, State, assert_promise,
-    eventually, eventually_within, out, patient, whole, written_again,
+    eventually, eventually_within, out, patient, tasks::command, whole, written_again,
 };
 
 /// Twice the suite's session timeout.
@@ -173,7 +175,7 @@ fn f8_after_their_only_broker_stood_still_both_instances_are_back_and_deliver() 
 fn f8_a_broker_that_names_no_broker_for_a_moment_is_found_again() {
     let cluster = Cluster::start("");
     let fixture = Fixture::on(cluster.connection(), "f8-nameless", |of| of.lanes = Some(2));
-    let target = fixture.target("out", 1);
+    let (target, other) = (fixture.target("out", 1), fixture.target("other", 1));
     let proxy = cluster.proxy();
     let mut process = fixture.launch(mode()).brokers(&proxy.brokers).start();
     let producer = fixture.producer();
@@ -209,6 +211,15 @@ fn f8_a_broker_that_names_no_broker_for_a_moment_is_found_again() {
         eventually_within(within, "it is ready", || {
             let ready = process.get("/health/ready")?;
             if ready.0 == 200 { Ok(()) } else { Err(ready.1) }
+        });
+        // What is in force comes by the meta topic, which a client of its own reads.
+        let word = if round % 2 == 0 { "pause" } else { "resume" };
+        eventually_within(within, "what is changed is in force", || {
+            let told = command(&process, &["target", word, &other, "--json"]);
+            let (_, shown) = process.get(&format!("/v1/targets/{other}"))?;
+            let is_paused =
+                serde_json::from_str::<Value>(&shown).is_ok_and(|shown| shown["paused"] == true);
+            if is_paused == (word == "pause") { Ok(()) } else { Err(format!("{told:?}, {shown}")) }
         });
         let counts = process.log().matches("a partition is not fetched").count();
         println!("f8: round {round}, back after {:?}; not fetched: {counts}", woken.elapsed());

@@ -22,7 +22,7 @@ fn reminders_follow_their_events() {
         let said = shop.run(&["set", &topic, whom, what, length, side, event]);
         assert_eq!(said, "", "{what}");
     };
-    let near = (now_ms() + patient(Duration::from_secs(40)).as_millis() as u64) / 1_000;
+    let near = (now_ms() + patient(Duration::from_secs(30)).as_millis() as u64) / 1_000;
     let due = near * 1_000;
     for (whom, what, length, side, far) in cases {
         // One that is dropped before its time, which is that of the others, or a second earlier.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Api, fixture, launch, task, turns, with};
-use crate::support::{Call, Endpoint, Process, eventually, now_ms, patience};
+use crate::support::{Call, Endpoint, Process, eventually, now_ms, patience, start_all};
 
 /// How late a call may be on a machine that does little else, in milliseconds.
 const LATE: u64 = 1_000;
@@ -105,8 +105,8 @@ fn a_task_is_called_until_it_succeeds_or_is_cancelled() {
 #[test]
 fn one_request_is_one_task_after_its_end_over_another_instance_and_after_a_restart() {
     let fixture = fixture("tasks-again");
-    let start = |data: &str| launch(&fixture, data, "lanes,worker,api").start();
-    let (mut a, mut b) = (start("a"), start("b"));
+    let of = |data: &str| launch(&fixture, data, "lanes,worker,api");
+    let [mut a, mut b] = start_all(["a", "b"].map(of));
     let stub = Endpoint::start();
     let asked = |request: &str, target: &str| {
         with(task("shop", &stub, target, "0s"), json!({ "request_id": request }))
@@ -150,7 +150,7 @@ fn one_request_is_one_task_after_its_end_over_another_instance_and_after_a_resta
     b.stop_well();
     a.stop_well();
     // One that has its index, and one that has to read it again.
-    let (mut a, mut c) = (start("a"), start("c"));
+    let [mut a, mut c] = start_all(["a", "c"].map(of));
     check(&a);
     check(&c);
     c.stop_well();

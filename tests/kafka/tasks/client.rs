@@ -15,7 +15,9 @@ use super::grpc::Program;
 use super::{Api, fixture, launch};
 use crate::callbacks::Service;
 use crate::clients::Client;
-use crate::support::{Endpoint, Fixture, Log, PATIENCE, Process, Rec, eventually, out, patience};
+use crate::support::{
+    Endpoint, Fixture, Log, PATIENCE, Process, Rec, eventually, out, patience, start_all,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -139,8 +141,10 @@ fn a_turn_lives_by_its_heartbeats_and_its_work_hears_when_it_is_over() {
     let fixture = fixture("tasks-executor");
     let topic = fixture.timed_target("work", 2);
     let mut log = Log::open(&fixture, &topic);
-    let mut first = launch(&fixture, "a", "lanes,worker,api").start();
-    let mut second = launch(&fixture, "b", "lanes,worker,api").start();
+    let [mut first, mut second] = start_all([
+        launch(&fixture, "a", "lanes,worker,api"),
+        launch(&fixture, "b", "lanes,worker,api"),
+    ]);
     let tasks = connect(&[&first, &second]);
     let api = Api::of(&second);
     // Lanes may be without an owner for as long as a session lasts.
@@ -155,7 +159,7 @@ fn a_turn_lives_by_its_heartbeats_and_its_work_hears_when_it_is_over() {
         create("cancelled", Feedback::within(HOUR).heartbeat(3 * Duration::from_secs(1)));
     let failing = create("failing", Feedback::within(HOUR));
 
-    // It works for three periods, and an instance dies meanwhile.
+    // It works for two periods, and an instance dies meanwhile.
     let handed = turn(&mut log, "long", 1);
     assert_eq!((handed.task_id(), handed.attempt(), handed.cursor()), (&*long, 1, None));
     let of_long = runtime.block_on(tasks.begin(handed)).expect("begun");
@@ -193,7 +197,7 @@ fn a_turn_lives_by_its_heartbeats_and_its_work_hears_when_it_is_over() {
 
     first.kill();
     runtime.block_on(async {
-        let work = tokio::time::sleep(3 * period);
+        let work = tokio::time::sleep(2 * period);
         of_long.unless_over(work).await.expect("it is ours all the while");
     });
     let seen = api.task(&long);
@@ -372,8 +376,12 @@ fn goes_on_where_a_killed_one_came(
     assert_eq!((&task["task_status"], attempts.len()), (&json!("finished"), 2), "{task}");
     let done = rows(&attempts[0]);
     assert!((10..90).contains(&done), "{task}");
-    let said = second.lines.lock().iter().map(|(_, line)| line.clone()).collect::<Vec<_>>();
-    assert_eq!(said, ["90 rows: turn 2", &format!("from row {done}"), "finished"]);
+    // It says so once it has heard it, too.
+    let want = ["90 rows: turn 2", &format!("from row {done}"), "finished"];
+    eventually("the second one says what it has done", || {
+        let said = second.lines.lock().iter().map(|(_, line)| line.clone()).collect::<Vec<_>>();
+        if said == want { Ok(()) } else { Err(format!("{said:?}")) }
+    });
 }
 
 /// A topic of an executor, into which somebody else has written: that record is of no task.

@@ -10,6 +10,7 @@ use waterclock::engine::{Millis, murmur2};
 use super::{Api, LANES, fixture, launch, partitions, put_service, share, task, turns, with};
 use crate::support::{
     Call, Endpoint, Fixture, Process, eventually, eventually_within, now_ms, patience, patient,
+    start_all,
 };
 
 const TASKS: usize = 2_000;
@@ -30,8 +31,8 @@ const UNCOMMITTED_MS: u64 = 1_000;
 
 /// Two workers that share the partitions; the first one owns the lanes and serves the API, too.
 fn pair(fixture: &Fixture) -> (Process, Process) {
-    let a = launch(fixture, "a", "lanes,worker,api").start();
-    let b = launch(fixture, "b", "worker").start();
+    let [a, b] =
+        start_all([launch(fixture, "a", "lanes,worker,api"), launch(fixture, "b", "worker")]);
     share(&[&a, &b]);
     (a, b)
 }
@@ -294,8 +295,8 @@ fn tasks_that_five_rebalances_cut_off_are_finished_without_a_failure() {
 #[test]
 fn a_call_that_lasts_longer_than_a_stop_may_is_made_again_by_another_worker() {
     let fixture = fixture("tasks-drain");
-    let mut a = launch(&fixture, "a", "lanes,api").start();
-    let mut b = launch(&fixture, "b", "worker").start();
+    let [mut a, mut b] =
+        start_all([launch(&fixture, "a", "lanes,api"), launch(&fixture, "b", "worker")]);
     let (api, stub) = (Api::of(&a), Endpoint::start());
     let one = with(task(PROJECT, &stub, "/slow?ms=20000", "0s"), json!({"timeout": "1m"}));
     let ids = api.create_all(vec![one; LONG]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::{Api, fixture, launch, put_service, task, with};
-use crate::support::{Endpoint, Fixture, Log, eventually};
+use crate::support::{Endpoint, Fixture, Log, eventually, start_all};
 
 /// Tasks that end about when the owner of the lanes is killed.
 const TASKS: usize = 200;
@@ -107,8 +107,8 @@ fn who_wishes_it_is_told_how_a_task_ended() {
 #[test]
 fn a_dead_owner_of_the_lanes_neither_forgets_a_follow_up_nor_writes_it_twice() {
     let fixture = fixture("tasks-follow-ups-killed");
-    let mut owner = launch(&fixture, "a", "lanes,api").start();
-    let mut worker = launch(&fixture, "w", "worker").start();
+    let [mut owner, mut worker] =
+        start_all([launch(&fixture, "a", "lanes,api"), launch(&fixture, "w", "worker")]);
     let (api, stub) = (Api::of(&owner), Endpoint::start());
     let (work, done, mut log) = topics(&fixture);
     let to_topic = json!({"on_result": {"topic": done}});

@@ -3,7 +3,9 @@
 use serde_json::json;
 
 use super::{Api, LANES, fixture, launch, share, task, turns, with};
-use crate::support::{Endpoint, Fixture, Log, Out, PATIENCE, Rec, eventually, now_ms, out, whole};
+use crate::support::{
+    Endpoint, Fixture, Log, Out, PATIENCE, Rec, eventually, now_ms, out, patience, whole,
+};
 
 /// A record as somebody who may read and write topics writes it again.
 fn copy(of: &Rec) -> Out {
@@ -168,16 +170,18 @@ fn results_and_dispatches_that_were_altered_or_moved_are_dead_letters_and_end_no
     let other = super::fixture("tasks-results-other");
     let (mut of_other, fine) = (launch(&other, "a", "lanes,worker,api").start(), Endpoint::start());
 
+    // What is forged is written and judged within this long.
+    let seconds = 8 * patience();
     let ask = |api: &Api, stub: &Endpoint, request: &str, target: &str| {
         let more = json!({
-            "request_id": request, "body": "as it was submitted", "timeout": "30s",
-            "retry": {"count": 3, "interval": 8},
+            "request_id": request, "body": "as it was submitted", "timeout": "60s",
+            "retry": {"count": 3, "interval": seconds},
         });
         api.create(&with(task("shop", stub, target, "0s"), more))
     };
     // One waits for its second call, and the first call of the other is open.
     let waits = ask(&api, &stub, "waits", "/fail?n=1");
-    let open = ask(&api, &stub, "open", "/slow?ms=8000");
+    let open = ask(&api, &stub, "open", &format!("/slow?ms={seconds}000"));
     let theirs = [&waits, &open].map(|id| {
         let request = if *id == waits { "waits" } else { "open" };
         assert_eq!(ask(&Api::of(&of_other), &fine, request, "/ok"), *id);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::tokens::{start, token_of};
 use super::{Api, fixture, launch, with};
 use crate::clients::python;
-use crate::support::{Endpoint, Log, Process, eventually, free_address, now_ms};
+use crate::support::{Endpoint, Log, Process, eventually, free_address, now_ms, start_all};
 
 /// The codes of gRPC for what is refused.
 const INVALID_ARGUMENT: u64 = 3;
@@ -19,11 +19,11 @@ pub(super) const PERMISSION_DENIED: u64 = 7;
 pub(super) const FAILED_PRECONDITION: u64 = 9;
 pub(super) const ABORTED: u64 = 10;
 const UNAVAILABLE: u64 = 14;
-const UNAUTHENTICATED: u64 = 16;
+pub(super) const UNAUTHENTICATED: u64 = 16;
 
 /// Runs it to its end, and gives back what it printed.
 #[track_caller]
-fn output(command: &mut Command) -> String {
+pub(super) fn output(command: &mut Command) -> String {
     let ended = command.output().expect("it starts");
     let (out, error) =
         (String::from_utf8_lossy(&ended.stdout), String::from_utf8_lossy(&ended.stderr));
@@ -210,8 +210,10 @@ fn reason(problem: &Value) -> String {
 fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
     let fixture = fixture("tasks-grpcurl");
     let target = fixture.target("out", 1);
-    let mut first = launch(&fixture, "a", "lanes,worker,api").start();
-    let mut second = launch(&fixture, "b", "lanes,worker,api").start();
+    let [mut first, mut second] = start_all([
+        launch(&fixture, "a", "lanes,worker,api"),
+        launch(&fixture, "b", "lanes,worker,api"),
+    ]);
     let services = grpcurl(&first, "list", None);
     let of_ours = ["Tasks", "Projects", "Schedules"].map(|name| format!("waterclock.v1.{name}"));
     for service in of_ours.iter().map(String::as_str).chain(["grpc.health.v1.Health"]) {
@@ -229,6 +231,7 @@ fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
         let task = json!({
             "project": "shop", "group": "orders", "topic": target, "key": "aw==", "value": "dg==", "trigger_at": trigger_at,
             "request_id": format!("r{n}"), "headers": [{"name": "a", "value": "b"}],
+            "options": {"expires_at": trigger_at + 60_000},
         });
         let told = ask(&first, "Tasks/CreateKafkaTask", task);
         assert_eq!(told["triggerAt"], trigger_at.to_string(), "{told}");
@@ -243,6 +246,7 @@ fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
             (id, &json!("TASK_STATUS_DELAY")),
             "{told}"
         );
+        assert_eq!(told["expiresAt"], (trigger_at + 60_000).to_string(), "{told}");
         assert_eq!(
             told["payload"],
             json!({

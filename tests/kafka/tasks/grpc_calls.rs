@@ -9,14 +9,17 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use rcgen::{CertificateParams, KeyPair};
 use serde_json::{Value, json};
+use waterclock::engine::UnixMillis;
+use waterclock::engine::task::id::TaskId;
 
 use super::grpc::made_of;
 use super::misbehaving::NOT_PUBLIC;
+use super::run_executors::is_finished;
 use super::tls::{Issuer, authority};
 use super::{Api, fixture, launch, launch_for, put_service, with};
 use crate::callbacks::{Line, Service};
 use crate::clients::python;
-use crate::support::{Endpoint, Fixture, eventually};
+use crate::support::{Endpoint, Fixture, eventually, now_ms};
 
 /// The service of the program in Python.
 const STOCK: &str = "shop.stock.v1.Stock";
@@ -142,8 +145,10 @@ fn the_python_program_of_a_stock_is_called_by_its_reflection() {
 
     let calls = stock.calls_of(&in_json);
     let [call] = &calls[..] else { panic!("one call: {calls:?}") };
-    let want =
-        with(order, json!({"lines": [{"sku": "a", "count": "299"}, {"sku": "b", "count": "1"}]}));
+    let want = with(
+        order.clone(),
+        json!({"lines": [{"sku": "a", "count": "299"}, {"sku": "b", "count": "1"}]}),
+    );
     assert_eq!(call["order"], want, "{call}");
     let metadata = &call["metadata"];
     for (name, want) in [
@@ -199,6 +204,31 @@ fn the_python_program_of_a_stock_is_called_by_its_reflection() {
         assert_eq!(again[field], call[field], "{field}: calls of one project share a connection");
     }
     assert_eq!(asked(&stock).len(), questions.len(), "bytes need no reflection");
+
+    // A schedule does the same at each of its times, which the call says.
+    let start = (now_ms() + 2_000).div_ceil(1_000) * 1_000;
+    let twice = json!({
+        "project": "shop", "group": "g", "name": "twice", "every": "1s", "start": start, "count": 2,
+        "task": {
+            "type": "grpc", "named_service": "stock", "service": STOCK, "method": "Release", "format": "json", "body": order,
+        },
+    });
+    let (status, told) = api.answered("POST", "/v1/schedules", Some(&twice));
+    assert_eq!(status, 201, "{told}");
+    let schedule = TaskId::schedule("shop", "twice").expect("an id");
+    for at in [start, start + 1_000] {
+        let id = schedule.occurrence(UnixMillis(at));
+        let of_time = eventually(&format!("{id} is called"), || {
+            stock.calls_of(id.as_str()).pop().ok_or_else(|| stock.lines().len().to_string())
+        });
+        assert_eq!(of_time["metadata"]["waterclock-nominal"], at.to_string(), "{of_time}");
+        for field in ["order", "message", "signed"] {
+            assert_eq!(of_time[field], call[field], "{field}");
+        }
+        let task = api.end_of(id.as_str());
+        assert_eq!(task["task_status"], "finished", "{task}");
+        assert_eq!((&task["nominal_at"], &task["attempts_total"]), (&json!(at), &json!(1)));
+    }
     process.stop_well();
 }
 
@@ -361,6 +391,52 @@ fn the_python_program_of_a_stock_reports_what_it_took() {
     let [failed, finished] = works[..] else { panic!("two turns: {works:?}") };
     assert!(number(&again["at"]) >= failed + 1_000, "the retry has waited: {calls:?}");
     assert!(number(&task["ended_at"]) >= finished, "it ended by the report: {task}");
+    process.stop_well();
+}
+
+/// Creates a run of so many shards that call a stock, and says its id.
+#[track_caller]
+fn run_of(api: &Api, stock: &Stock, shards: usize, body: &Value, more: Value) -> String {
+    let task = json!({
+        "type": "grpc", "host": stock.host(), "service": STOCK, "method": "Release",
+        "format": "json", "body": body,
+    });
+    let run = json!({
+        "project": "shop", "group": "g", "shards": shards, "delay": "1s", "task": with(task, more),
+    });
+    let (status, told) = api.answered("POST", "/v1/runs", Some(&run));
+    assert_eq!(status, 201, "{run}: {told}");
+    told["run_id"].as_str().expect("an id").to_owned()
+}
+
+#[test]
+fn the_python_program_of_a_stock_is_called_for_each_shard_of_a_run() {
+    const SHARDS: usize = 5;
+    let fixture = fixture("tasks-grpc-shards");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let api = Api::of(&process);
+    let stock = Stock::start(&["--waterclock", &process.address().expect("an address")]);
+    let answers = run_of(&api, &stock, SHARDS, &then("", 0), json!({}));
+    // These work on after they have answered. Each fails once.
+    let more = json!({"feedback": {"deadline": "1h"}, "retry": {"count": 3, "interval": 1}});
+    let takes = run_of(&api, &stock, SHARDS, &then("take", 0), more);
+    for (run, want) in [(&answers, &["1"][..]), (&takes, &["1", "2"][..])] {
+        is_finished(&api, run, SHARDS);
+        let (status, told) = api.answered("GET", &format!("/v1/runs/{run}/shards"), None);
+        assert_eq!(status, 200, "{told}");
+        let shards = told["shards"].as_array().expect("shards");
+        assert_eq!(shards.len(), SHARDS, "{told}");
+        for (index, shard) in shards.iter().enumerate() {
+            let calls = stock.calls_of(shard["task_id"].as_str().expect("an id"));
+            let of = |name: &str| -> Vec<&str> {
+                calls.iter().filter_map(|call| call["metadata"][name].as_str()).collect()
+            };
+            assert_eq!(of("waterclock-attempt"), want, "{shard}: {calls:?}");
+            let told = vec![format!("{index}/{SHARDS}"); want.len()];
+            assert_eq!(of("waterclock-shard"), told, "{shard}: {calls:?}");
+        }
+    }
+    assert_eq!(stock.lines_with("call").len(), 3 * SHARDS, "and nothing else");
     process.stop_well();
 }
 

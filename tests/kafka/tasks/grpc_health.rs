@@ -87,7 +87,7 @@ fn checked(process: &Process) -> Vec<Value> {
 }
 
 #[test]
-fn health_over_grpc_says_whether_an_instance_is_ready_and_a_watcher_is_told_of_each_change() {
+fn the_go_program_of_grpcurl_hears_whether_an_instance_is_ready_and_of_each_change() {
     let fixture = fixture("tasks-grpc-health");
     let address = free_address();
     let mut process = launch(&fixture, "a", "lanes,worker,api").brokers(&address).spawn();

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::grpc::{ABORTED, FAILED_PRECONDITION, NOT_FOUND, asked, asked_by, end_of};
 use super::{fixture, launch, with};
-use crate::support::{Endpoint, Process, eventually, eventually_within, now_ms};
+use crate::support::{Endpoint, Process, eventually, eventually_within, now_ms, start_all};
 
 /// How long a change may take to be known everywhere. The documents say two seconds; grpcurl is started each time.
 const KNOWN: Duration = Duration::from_secs(10);
@@ -64,10 +64,12 @@ fn paused_by(process: &Process, id: &Value) -> Value {
 }
 
 #[test]
-fn what_grpcurl_changes_of_a_project_at_one_instance_the_other_one_shows() {
+fn the_go_program_of_grpcurl_changes_a_project_at_one_instance_and_the_other_one_shows_it() {
     let fixture = fixture("tasks-grpc-projects");
-    let mut first = launch(&fixture, "a", "lanes,worker,api").start();
-    let mut second = launch(&fixture, "b", "lanes,worker,api").start();
+    let [mut first, mut second] = start_all([
+        launch(&fixture, "a", "lanes,worker,api"),
+        launch(&fixture, "b", "lanes,worker,api"),
+    ]);
     let stub = Endpoint::start();
     let shop = json!({"project": "shop"});
     let of_shop = |more: Value| with(shop.clone(), more);

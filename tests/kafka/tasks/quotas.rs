@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use serde_json::{Value, json};
 
 use super::{Api, command, fixture, launch, put_service, share, task, with};
-use crate::support::{Call, Endpoint, Log, eventually, eventually_within, now_ms, patience, whole};
+use crate::support::{
+    Call, Endpoint, Log, eventually, eventually_within, now_ms, patience, start_all, whole,
+};
 
 /// Tasks that a project may create in a second, and at once.
 const RATE: usize = 20;
@@ -136,8 +138,8 @@ fn the_topics_of_a_project_hold_for_tasks_that_wait() {
 #[test]
 fn a_project_gets_no_more_pending_tasks_than_it_may_have_and_its_stats_count_them() {
     let fixture = fixture("tasks-quotas");
-    let mut lanes = launch(&fixture, "a", "lanes").start();
-    let mut door = launch(&fixture, "b", "worker,api").start();
+    let [mut lanes, mut door] =
+        start_all([launch(&fixture, "a", "lanes"), launch(&fixture, "b", "worker,api")]);
     let (api, stub) = (Api::of(&door), Endpoint::start());
     let told = |words: &[&str]| {
         let ended = command(&door, words);
@@ -230,8 +232,8 @@ fn share_of_rate(instances: usize, long: Duration) -> usize {
 #[test]
 fn instances_share_the_rate_of_creates_and_the_last_one_has_all_of_it() {
     let fixture = fixture("tasks-create-rate");
-    let start = |data: &str| launch(&fixture, data, "lanes,worker,api").start();
-    let (mut a, mut b) = (start("a"), start("b"));
+    let of = |data: &str| launch(&fixture, data, "lanes,worker,api");
+    let [mut a, mut b] = start_all(["a", "b"].map(of));
     let (of_a, of_b, stub) = (Api::of(&a), Api::of(&b), Endpoint::start());
     put(&of_a, &json!({"create_rate": RATE, "create_burst": BURST}));
     hears(&of_b, "create_rate", &json!(RATE as f64));
@@ -269,8 +271,8 @@ fn instances_share_the_rate_of_creates_and_the_last_one_has_all_of_it() {
 fn what_is_too_far_ahead_or_too_large_for_its_project_is_refused_by_its_field() {
     let fixture = fixture("tasks-too-much");
     let target = fixture.target("out", 1);
-    let mut lanes = launch(&fixture, "a", "lanes,worker,api").start();
-    let mut door = launch(&fixture, "b", "worker,api").start();
+    let [mut lanes, mut door] =
+        start_all([launch(&fixture, "a", "lanes,worker,api"), launch(&fixture, "b", "worker,api")]);
     let (api, stub) = (Api::of(&door), Endpoint::start());
     put(&Api::of(&lanes), &json!({"max_delay": "1h", "max_body": 1_000}));
     hears(&api, "max_body", &json!(1_000));

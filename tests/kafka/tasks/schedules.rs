@@ -1,24 +1,26 @@
 //! Schedules, through the binary on a real Kafka: each nominal time is one task, whatever becomes of instances.
 
+mod clocks;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
+use waterclock::engine::Millis;
+use waterclock::engine::task::id::TaskId;
 
-use super::{Api, command, fixture, launch};
-use crate::support::{Call, Endpoint, eventually, eventually_within, now_ms, patient};
+use super::{Api, command, fixture, has_all_lanes, launch, owner_of, share_lanes, with};
+use crate::commands::OnTerminal;
+use crate::support::tasks::Ended;
+use crate::support::{
+    Call, Endpoint, Process, eventually, eventually_within, now_ms, patient, start_all, waterclock,
+};
 
 /// A schedule of the project shop; `more` says when. Its task calls this path.
 fn schedule(name: &str, stub: &Endpoint, path: &str, more: Value) -> Value {
-    let mut all = json!({
-        "project": "shop", "group": "g", "name": name,
-        "task": {"type": "http", "url": stub.url(path), "timeout": "1m"},
-    });
-    for (field, value) in more.as_object().expect("fields") {
-        all[field] = value.clone();
-    }
-    all
+    let task = json!({"type": "http", "url": stub.url(path), "timeout": "1m"});
+    with(json!({"project": "shop", "group": "g", "name": name, "task": task}), more)
 }
 
 fn path_of(name: &str) -> String {
@@ -40,16 +42,35 @@ fn get(api: &Api, name: &str) -> Value {
     told
 }
 
-/// The nominal time of the task of a call.
+/// The nominal time of the task of a call, which its id and its header say.
 fn nominal(call: &Call) -> u64 {
     let (_, at) =
         call.task().rsplit_once('@').unwrap_or_else(|| panic!("of no schedule: {call:?}"));
-    at.parse().unwrap_or_else(|_| panic!("of no time: {call:?}"))
+    let at = at.parse().unwrap_or_else(|_| panic!("of no time: {call:?}"));
+    assert_eq!(call.nominal, Some(at), "{call:?}");
+    at
 }
 
 /// The calls of a path, in the order in which they began.
 fn calls(stub: &Endpoint, path: &str) -> Vec<Call> {
     stub.calls().into_iter().filter(|call| call.target == path).collect()
+}
+
+/// How a command ends, once an instance answers.
+#[track_caller]
+fn ended(process: &Process, words: &[&str]) -> Ended {
+    eventually("an instance answers", || match command(process, words) {
+        ended if ended.code == Some(69) => Err(ended.error),
+        ended => Ok(ended),
+    })
+}
+
+/// What a command prints that ends well.
+#[track_caller]
+fn said(process: &Process, words: &[&str]) -> String {
+    let ended = ended(process, words);
+    assert_eq!(ended.code, Some(0), "{words:?}: {} {}", ended.said, ended.error);
+    ended.said
 }
 
 /// The first whole second that is at least so far from now.
@@ -61,72 +82,143 @@ fn sleep_until(at: u64) {
     sleep(Duration::from_millis(at.saturating_sub(now_ms())));
 }
 
+/// One of the schedules that go on while owners of lanes are lost, by its number: each second has a task.
+struct Tick {
+    name: String,
+    misfire: &'static str,
+    jitter: Millis,
+}
+
+impl Tick {
+    fn of(n: usize) -> Self {
+        let misfire = ["fire_all", "fire_once"][n % 2];
+        Self { name: format!("tick-{n}"), misfire, jitter: Millis(if n > 4 { 3_000 } else { 0 }) }
+    }
+
+    /// Puts it; `more` says when.
+    #[track_caller]
+    fn put(&self, api: &Api, stub: &Endpoint, more: Value) {
+        let jitter = format!("{}ms", self.jitter.0);
+        let when = json!({"every": "1s", "misfire": self.misfire, "jitter": jitter});
+        put(api, &schedule(&self.name, stub, &self.path(), with(when, more)));
+    }
+
+    fn path(&self) -> String {
+        format!("/ok?of={}", self.name)
+    }
+
+    /// When the task of this call was due.
+    fn due(&self, call: &Call) -> u64 {
+        let id = TaskId::parse(call.task()).expect("an id");
+        nominal(call) + id.offset_in(self.jitter).0
+    }
+}
+
 #[test]
-fn each_second_has_one_task_though_the_owner_of_its_lane_is_killed_twice() {
-    const SECONDS: u64 = 45;
+fn each_second_has_one_task_though_the_owner_of_its_lane_is_killed_twice_and_stands_still_once() {
+    /// A time is missed that is over for longer, as docs/schedules.md says.
+    const GRACE_MS: u64 = 20_000;
+    /// How long nothing happens before an owner is lost.
+    const CALM: Duration = Duration::from_secs(3);
     let fixture = fixture("schedules-killed");
-    let mut processes = vec![
-        launch(&fixture, "a", "lanes,worker,api").start(),
-        launch(&fixture, "b", "lanes,worker,api").start(),
-    ];
-    let stub = Endpoint::start();
+    // It makes all calls, and nothing happens to it: none is made twice.
+    let mut server = launch(&fixture, "api", "worker,api").spawn();
+    let owner = |data: &str| launch(&fixture, data, "lanes");
+    let mut owners = start_all(["a", "b"].map(owner));
+    server.wait_until_ready();
+    share_lanes(owners.each_ref());
+    let (api, stub) = (Api::of(&server), Endpoint::start());
+    let ticks: Vec<Tick> = (0..8).map(Tick::of).collect();
     let start = second_in(4_000);
-    let names: Vec<String> = (0..8).map(|n| format!("tick-{n}")).collect();
-    for name in &names {
-        let when = json!({"every": "1s", "start": start, "count": SECONDS, "misfire": "skip"});
-        put(&Api::of(&processes[0]), &schedule(name, &stub, &format!("/ok?of={name}"), when));
+    for tick in &ticks {
+        tick.put(&api, &stub, json!({ "start": start }));
     }
-    for (round, data) in [(1, "a"), (2, "b")] {
-        sleep_until(start + round * 12_000);
-        processes[usize::from(data == "b")].kill();
-        sleep(Duration::from_secs(4));
-        processes[usize::from(data == "b")] = launch(&fixture, data, "lanes,worker,api").start();
-    }
-    let want: BTreeSet<u64> = (0..SECONDS).map(|n| start + n * 1_000).collect();
-    for name in &names {
-        let path = format!("/ok?of={name}");
-        let all = eventually_within(Duration::from_secs(90), "each time is called", || {
-            let all = calls(&stub, &path);
-            let seen: BTreeSet<u64> = all.iter().map(nominal).collect();
-            if seen.len() >= want.len() { Ok(all) } else { Err(format!("{name}: {}", seen.len())) }
-        });
-        assert_eq!(all.iter().map(nominal).collect::<BTreeSet<_>>(), want, "{name}");
-        let tasks: BTreeSet<&str> = all.iter().map(|call| call.task()).collect();
-        assert_eq!(tasks.len(), want.len(), "{name}: one task each");
-        for call in &all {
-            assert!(call.began >= nominal(call), "{call:?}");
+    sleep_until(start);
+    let mut calm = Vec::new();
+    // Who comes in the place of the owner that is lost: another one, which knows nothing, or itself.
+    for comes in [Some("c"), Some("d"), None] {
+        let from = now_ms();
+        sleep(CALM);
+        calm.push(from..now_ms());
+        // What was due is called.
+        sleep(Duration::from_secs(1));
+        let hit = owner_of(&fixture, "schedule.shop.tick-0", &owners.each_ref());
+        match comes {
+            Some(_) => owners[hit].kill(),
+            None => owners[hit].freeze(),
         }
-        let told = eventually("it has ended", || match get(&Api::of(&processes[0]), name) {
+        let lost = now_ms();
+        has_all_lanes(&owners[1 - hit]);
+        // Times that came meanwhile are called together, in any order: the longest wait of one says how long the lane stood still.
+        let stood =
+            eventually("the other one goes on with times that nobody was there for", || {
+                let of_first = calls(&stub, &ticks[0].path());
+                let since = of_first.iter().filter(|call| nominal(call) > lost);
+                match since.map(|call| call.began - ticks[0].due(call)).max() {
+                    Some(stood) if stood > 2_000 => Ok(stood),
+                    other => Err(format!("it may be another one's lane: {other:?} ms")),
+                }
+            });
+        println!("{:?} comes; the lane stood still for {stood} ms", comes.unwrap_or("itself"));
+        match comes {
+            Some(data) => owners[hit] = owner(data).start(),
+            None => owners[hit].thaw(),
+        }
+        share_lanes(owners.each_ref());
+        // What is overdue is called, too.
+        sleep(Duration::from_secs(1));
+    }
+    let end = second_in(patient(CALM).as_millis() as u64);
+    calm.push(now_ms()..end);
+    for tick in &ticks {
+        tick.put(&api, &stub, json!({"start": start, "end": end}));
+    }
+    assert!(now_ms() < end, "the machine is too slow for this test");
+
+    let want: Vec<u64> = (start..end).step_by(1_000).collect();
+    let mut late = Vec::new();
+    for tick in &ticks {
+        let name = &tick.name;
+        let told = eventually("it has ended", || match get(&api, name) {
             told if told["status"] == "finished" => Ok(told),
             told => Err(told.to_string()),
         });
-        assert_eq!(told["tasks_total"], SECONDS, "{told}");
+        let total = told["tasks_total"].as_u64().expect("a number") as usize;
+        let all = eventually("all its tasks are called", || {
+            let all = calls(&stub, &tick.path());
+            if all.len() >= total { Ok(all) } else { Err(format!("{name}: {}", all.len())) }
+        });
+        let by_time: BTreeMap<u64, &Call> = all.iter().map(|call| (nominal(call), call)).collect();
+        assert_eq!([all.len(), by_time.len()], [total; 2], "{name}: one call each");
+        assert!(by_time.keys().all(|at| want.contains(at)), "{name}: {by_time:?}");
+        for at in want.iter().filter(|at| !by_time.contains_key(*at)) {
+            let (_, next) = by_time.range(*at..).next().unwrap_or_else(|| panic!("{name}: {at}"));
+            let is_missed = tick.misfire == "fire_once" && next.began > at + GRACE_MS;
+            assert!(is_missed, "{name}: {at} was left out, and then there is {next:?}");
+        }
+        for call in &all {
+            let due = tick.due(call);
+            assert!(call.began >= due, "{due}: {call:?}");
+            if calm.iter().any(|calm| calm.contains(&due)) {
+                late.push(call.began - due);
+            }
+        }
     }
-    // Those beside the kills, and what follows a kill until its lanes run again.
-    let mut late: Vec<u64> = stub
-        .calls()
-        .iter()
-        .filter(|call| call.turn == 1)
-        .map(|call| (nominal(call), call.began - nominal(call)))
-        .filter(|(at, _)| {
-            [1, 2].iter().all(|round| {
-                !(0..12_000).contains(&(*at as i64 - (start + round * 12_000) as i64 + 500))
-            })
-        })
-        .map(|(_, late)| late)
-        .collect();
     late.sort_unstable();
-    assert!(late.len() > 100, "{}", late.len());
-    let p99 = late[late.len() * 99 / 100 - 1];
+    assert!(late.len() > 80, "{}", late.len());
+    let (p50, p99) = (late[late.len() / 2], late[late.len() * 99 / 100 - 1]);
     println!(
-        "late beside the kills: p50 {} ms, p99 {p99} ms, of {}",
-        late[late.len() / 2],
+        "{} s; late beside the take-overs: p50 {p50} ms, p99 {p99} ms, of {}",
+        want.len(),
         late.len()
     );
-    assert!(p99 < patient(Duration::from_millis(1_000)).as_millis() as u64, "{late:?}");
-    for process in &mut processes {
+    // Of so few the worst percentile is one call or two: a busy machine may have them wait.
+    let bounds = [1_000, 3_000].map(|ms| patient(Duration::from_millis(ms)).as_millis() as u64);
+    assert!(p50 < bounds[0] && p99 < bounds[1], "{late:?}");
+    for process in &mut owners {
         process.stop_well();
     }
+    server.stop_well();
 }
 
 #[test]
@@ -135,8 +227,12 @@ fn after_an_outage_times_are_made_up_for_as_each_schedule_says() {
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let stub = Endpoint::start();
     let first = second_in(5_000);
+    // So many seconds from the first time on: two that are missed, and one after the grace of 20 s and a start.
+    let times = [0, 12, 17, 56];
+    let seconds = times.map(|time| ((first / 1_000 + time) % 60).to_string()).join(",");
     for misfire in ["fire_once", "skip", "fire_all"] {
-        let when = json!({"every": "40s", "start": first, "misfire": misfire});
+        let cron = format!("{seconds} * * * * *");
+        let when = json!({"cron": cron, "start": first, "misfire": misfire});
         let name = misfire.replace('_', "-");
         put(&Api::of(&process), &schedule(&name, &stub, &format!("/ok?of={misfire}"), when));
     }
@@ -146,18 +242,21 @@ fn after_an_outage_times_are_made_up_for_as_each_schedule_says() {
         begun => Err(begun.to_string()),
     });
     process.stop_well();
-    // Two times pass, and both are late by then. The next one is to come.
-    sleep_until(first + 102_000);
+    // Two times pass, and both are late by then. The next one is to come, and the one after that is not looked at.
+    assert!(now_ms() < first + times[1] * 1_000, "it stopped before the second time");
+    sleep_until(first + 39_000);
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
-    sleep_until(first + 123_000);
+    sleep_until(first + 59_000);
     let called = |misfire: &str| {
         let all = calls(&stub, &format!("/ok?of={misfire}"));
-        let times = all.iter().map(|call| (nominal(call) - first) / 40_000);
+        let times =
+            all.iter().map(|call| (nominal(call) - first) / 1_000).filter(|time| *time < 60);
         times.collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>()
     };
-    assert_eq!(called("skip"), [0, 3]);
-    assert_eq!(called("fire_once"), [0, 2, 3]);
-    assert_eq!(called("fire_all"), [0, 1, 2, 3]);
+    let [first, _, second_missed, next] = times;
+    assert_eq!(called("skip"), [first, next]);
+    assert_eq!(called("fire_once"), [first, second_missed, next]);
+    assert_eq!(called("fire_all"), times);
     process.stop_well();
 }
 
@@ -292,7 +391,88 @@ fn a_change_a_pause_and_a_backfill_hold_for_the_times_that_they_are_about() {
     assert_eq!(listed["schedules"].as_array().map(Vec::len), Some(1), "{listed}");
     let (_, tasks) = api.answered("GET", "/v1/tasks?project=shop&status=delay", None);
     assert!(!tasks.to_string().contains("\"schedule\""), "a schedule is no task: {tasks}");
+    check_order(&api, &stub);
+    check_races(&api, &stub);
     process.stop_well();
+}
+
+/// Schedules are listed by the first time that each had when it was made, changed or resumed, on pages of any size. Those that are
+/// paused come last.
+#[track_caller]
+fn check_order(api: &Api, stub: &Endpoint) {
+    let put_at = |name: &str, hours: u64, paused: bool| {
+        let more = json!({"every": "1h", "start": second_in(hours * 3_600_000), "paused": paused});
+        put(api, &schedule(name, stub, "/ok?of=order", more));
+    };
+    let listed = |limit: usize| -> Vec<String> {
+        let (mut names, mut page) = (Vec::new(), String::new());
+        loop {
+            let path = format!("/v1/schedules?project=shop&limit={limit}{page}");
+            let (status, told) = api.answered("GET", &path, None);
+            assert_eq!(status, 200, "{told}");
+            let all = told["schedules"].as_array().expect("a list");
+            names.extend(all.iter().filter_map(|of| Some(of["name"].as_str()?.to_owned())));
+            match told["next"].as_str() {
+                Some(next) => page = format!("&page={next}"),
+                None => return names,
+            }
+        }
+    };
+    let are_listed = |want: [&str; 5]| {
+        eventually(&format!("{want:?} are listed in this order"), || {
+            let of_pages = [1, 2, 10].map(listed);
+            if of_pages.iter().all(|names| *names == want) {
+                Ok(())
+            } else {
+                Err(format!("{of_pages:?}"))
+            }
+        });
+    };
+    for (name, hours, paused) in
+        [("three", 3, false), ("one", 1, false), ("halted", 1, true), ("two", 2, false)]
+    {
+        put_at(name, hours, paused);
+    }
+    // The first one has a time each second, and stays where it was.
+    are_listed(["report", "one", "two", "three", "halted"]);
+    put_at("one", 4, false);
+    are_listed(["report", "two", "three", "one", "halted"]);
+    let (status, told) = api.answered("POST", &format!("{}:resume", path_of("halted")), None);
+    assert_eq!(status, 200, "{told}");
+    are_listed(["report", "halted", "two", "three", "one"]);
+}
+
+/// Several change one schedule as fast as they can, each in the place of the version that it has found. Of all changes of one version
+/// exactly one is taken, and its caller is told so, also if the next one follows at once.
+fn check_races(api: &Api, stub: &Endpoint) {
+    const CHANGES: usize = 12;
+    let daily = schedule("raced", stub, "/ok?of=raced", json!({"every": "1d"}));
+    put(api, &daily);
+    let change = |who: usize| -> Vec<(String, bool)> {
+        let each = (0..CHANGES).map(|n| {
+            let version = get(api, "raced")["version"].as_str().expect("a version").to_owned();
+            let mut new = daily.clone();
+            new["task"]["body"] = format!("{who}-{n}").into();
+            let (status, told) = api.answered_if("PUT", &path_of("raced"), &version, Some(&new));
+            assert!(status == 200 || status == 409, "{told}");
+            (version, status == 200)
+        });
+        each.collect()
+    };
+    let made: Vec<(String, bool)> = std::thread::scope(|scope| {
+        let change = &change;
+        let asked: Vec<_> = (0..4).map(|who| scope.spawn(move || change(who))).collect();
+        asked.into_iter().flat_map(|asked| asked.join().expect("answered")).collect()
+    });
+    let last = get(api, "raced")["version"].as_str().expect("a version").to_owned();
+    let mut taken: BTreeMap<String, usize> = BTreeMap::new();
+    for (version, is_taken) in &made {
+        *taken.entry(version.clone()).or_default() += usize::from(*is_taken);
+    }
+    println!("{} changes of {} versions", made.len(), taken.len());
+    for (version, taken) in taken {
+        assert_eq!(taken, usize::from(version != last), "of {version}: {made:?}");
+    }
 }
 
 #[test]
@@ -302,12 +482,20 @@ fn many_schedules_of_one_second_are_each_called_once_and_in_time() {
     let fixture = fixture("schedules-many");
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
     let (api, stub) = (Api::of(&process), Endpoint::start());
-    let start = second_in(20_000);
+    let start = second_in(patient(Duration::from_secs(20)).as_millis() as u64);
     let began = Instant::now();
-    for n in 0..SCHEDULES {
-        let when = json!({"every": "1s", "start": start, "count": SECONDS});
-        put(&api, &schedule(&format!("s{n}"), &stub, &format!("/ok?of={n}"), when));
-    }
+    let put_each = |numbers: std::ops::Range<usize>| {
+        for n in numbers {
+            let when = json!({"every": "1s", "start": start, "count": SECONDS});
+            put(&api, &schedule(&format!("s{n}"), &stub, &format!("/ok?of={n}"), when));
+        }
+    };
+    std::thread::scope(|scope| {
+        for part in 0..10 {
+            let put_each = &put_each;
+            scope.spawn(move || put_each(part * SCHEDULES / 10..(part + 1) * SCHEDULES / 10));
+        }
+    });
     println!("{SCHEDULES} schedules in {:?}", began.elapsed());
     assert!(now_ms() < start, "the machine is too slow for this test");
     let all = SCHEDULES * SECONDS as usize;
@@ -332,7 +520,7 @@ fn many_schedules_of_one_second_are_each_called_once_and_in_time() {
 fn the_files_of_a_directory_are_applied_after_their_diff() {
     let fixture = fixture("schedules-files");
     let mut process = launch(&fixture, "a", "lanes,worker,api").start();
-    let stub = Endpoint::start();
+    let (api, stub) = (Api::of(&process), Endpoint::start());
     let dir = fixture.path("schedules");
     std::fs::create_dir(&dir).expect("a directory");
     let write = |name: &str, text: &str| std::fs::write(dir.join(name), text).expect("written");
@@ -343,13 +531,8 @@ fn the_files_of_a_directory_are_applied_after_their_diff() {
         )
     };
     let dir_word = dir.display().to_string();
-    let apply = |more: &[&str]| {
-        let words = [&["schedule", "apply", &dir_word][..], more].concat();
-        eventually("an instance answers", || match command(&process, &words) {
-            ended if ended.code == Some(69) => Err(ended.error),
-            ended => Ok(ended),
-        })
-    };
+    let apply =
+        |more: &[&str]| ended(&process, &[&["schedule", "apply", &dir_word][..], more].concat());
     write("a.toml", &toml("tick", "every = \"1s\""));
     write("b.toml", &toml("night", "cron = \"30 2 * * *\"\nzone = \"Europe/Berlin\""));
     let ended = apply(&["--dry-run"]);
@@ -363,8 +546,26 @@ fn the_files_of_a_directory_are_applied_after_their_diff() {
     let ended = apply(&[]);
     assert_eq!(ended.code, Some(2), "nobody to ask: {} {}", ended.said, ended.error);
     assert!(ended.error.contains("--yes"), "{}", ended.error);
-    let ended = apply(&["--yes"]);
-    assert_eq!(ended.code, Some(0), "{} {}", ended.said, ended.error);
+    // At a terminal a person is asked. All but a yes is a no.
+    let answered = |answer: &str| {
+        let mut command = waterclock();
+        let server = format!("http://{}", process.address().expect("it serves"));
+        command.args(["schedule", "apply", &dir_word, "--server", &server]);
+        let mut asked = OnTerminal::start(command);
+        asked.has_drawn(&["+ shop/night", "Do it? [y/N] "]);
+        asked.press(answer);
+        asked.ended()
+    };
+    for no in ["\n", "n\n", "maybe\n", "\x04"] {
+        let (code, drawn) = answered(no);
+        assert!(
+            code == Some(1) && drawn.contains("nothing was changed"),
+            "{no:?}: {code:?} {drawn}"
+        );
+    }
+    assert_eq!((stub.begun(), said(&process, &["schedule", "list", "--json"])), (0, String::new()));
+    let (code, drawn) = answered("y\n");
+    assert!(code == Some(0) && !drawn.contains("nothing was changed"), "{code:?} {drawn}");
     eventually("it is called", || match stub.begun() {
         0 => Err("nothing".to_owned()),
         _ => Ok(()),
@@ -385,11 +586,7 @@ fn the_files_of_a_directory_are_applied_after_their_diff() {
     for want in ["~ shop/tick", "every: 1 -> 2", "- shop/night"] {
         assert!(ended.said.contains(want), "{want}: {}", ended.said);
     }
-    let said = |words: &[&str]| {
-        let ended = command(&process, words);
-        assert_eq!(ended.code, Some(0), "{words:?}: {} {}", ended.said, ended.error);
-        ended.said
-    };
+    let said = |words: &[&str]| said(&process, words);
     let listed = said(&["schedule", "list"]);
     assert!(listed.contains("tick") && !listed.contains("night"), "{listed}");
     let shown: Value =
@@ -402,6 +599,34 @@ fn the_files_of_a_directory_are_applied_after_their_diff() {
         begun if begun > before => Ok(()),
         begun => Err(begun.to_string()),
     });
+    // Five times of an hour ago, twice: each of them runs once.
+    let from = (now_ms() - 3_600_000) / 2_000 * 2_000;
+    let (begin, end) = (from.to_string(), (from + 10_000).to_string());
+    let backfill = ["schedule", "backfill", "shop/tick", "--from", &begin, "--to", &end];
+    let first = said(&backfill);
+    assert!(first.contains("asked for 5 times"), "{first}");
+    let again = said(&[&backfill[..], &["--json"]].concat());
+    let ids: Vec<Value> = again
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["task_id"].clone())
+        .collect();
+    assert_eq!(ids.len(), 5, "{again}");
+    for id in &ids {
+        let told = api.end_of(id.as_str().expect("an id"));
+        assert_eq!((&told["task_status"], &told["turn"]), (&json!("finished"), &json!(1)));
+    }
+    let all = calls(&stub, "/ok?of=tick");
+    let (by_hand, of_times): (Vec<Call>, Vec<Call>) =
+        all.into_iter().partition(|call| call.task().contains("@manual-"));
+    assert!(
+        !by_hand.is_empty() && by_hand.iter().all(|call| call.nominal.is_none()),
+        "{by_hand:?}"
+    );
+    let of_times = of_times.iter().map(nominal);
+    let mut times: Vec<u64> = of_times.filter(|at| (from..from + 10_000).contains(at)).collect();
+    times.sort_unstable();
+    let want: Vec<u64> = (0..5).map(|n| from + n * 2_000).collect();
+    assert_eq!(times, want, "each once");
     said(&["schedule", "resume", "schedule.shop.tick"]);
     said(&["schedule", "delete", "shop/tick", "--wait", "20s"]);
     let ended = command(&process, &["schedule", "get", "shop/none"]);

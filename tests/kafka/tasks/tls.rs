@@ -163,7 +163,7 @@ fn create_and_look_up(pki: &Pki<'_>, [a, b]: [&Process; 2]) {
 }
 
 #[test]
-fn instances_commands_curl_and_grpc_know_each_other_by_certificates() {
+fn the_go_program_of_grpcurl_curl_instances_and_commands_know_each_other_by_certificates() {
     let fixture = fixture("tasks-tls");
     let pki = Pki::new(&fixture);
     let (mut a, mut b) = (pki.spawn("a"), pki.spawn("b"));

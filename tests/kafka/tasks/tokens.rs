@@ -12,7 +12,7 @@ use openssl::sign::Signer;
 use serde_json::{Value, json};
 use waterclock::engine::task::id::TaskId;
 
-use super::grpc::{NOT_FOUND, PERMISSION_DENIED, asked_by};
+use super::grpc::{NOT_FOUND, PERMISSION_DENIED, UNAUTHENTICATED, asked_by};
 use super::{Api, LANES, command, fixture, task, with};
 use crate::support::{Endpoint, Fixture, Log, Mode, Process, eventually, now_ms, waterclock};
 
@@ -188,7 +188,7 @@ fn nothing_of_bank_over_grpc(process: &Process, token: &Token) {
 
 /// The owner of a task's lane answers, or asks another instance that does: who may not know of the task hears the same from both.
 #[test]
-fn a_task_of_another_project_is_not_there_at_the_owner_of_its_lane_and_elsewhere() {
+fn the_go_program_of_grpcurl_and_http_find_no_task_of_another_project_anywhere() {
     const NONE: &str = "0123456789abcdef0123456789abcdef";
     let fixture = fixture("tasks-foreign");
     let topic = fixture.target("work", 1);
@@ -307,13 +307,30 @@ impl Issuer {
         Self { key, jwks }
     }
 
+    /// An instance that takes its tokens.
+    #[track_caller]
+    fn process(&self, fixture: &Fixture) -> Process {
+        let lines = format!(
+            "[api.jwt]\nissuer = \"us\"\naudience = \"waterclock\"\njwks = \"{}\"\n",
+            self.jwks
+        );
+        let launch = fixture.launch(Mode::ExactlyOnce).data("a").config(&(file(&[]) + &lines));
+        launch.arg("--roles").arg("lanes,worker,api").start()
+    }
+
     /// A token of anna for the project shop.
     fn token(&self, role: &str) -> String {
+        self.token_with(role, json!({}))
+    }
+
+    /// One with other claims.
+    fn token_with(&self, role: &str, more: Value) -> String {
         let part = |of: &Value| URL_SAFE_NO_PAD.encode(of.to_string());
         let claims = json!({
             "iss": "us", "aud": "waterclock", "sub": "anna", "exp": now_ms() / 1_000 + 600,
             "role": role, "projects": ["shop"],
         });
+        let claims = with(claims, more);
         let header = json!({ "alg": "EdDSA", "kid": "one" });
         let message = format!("{}.{}", part(&header), part(&claims));
         let mut signer = Signer::new_without_digest(&self.key).expect("a signer");
@@ -323,15 +340,10 @@ impl Issuer {
 }
 
 #[test]
-fn a_started_process_takes_signed_tokens_and_logs_who_changed_what() {
+fn the_go_program_of_grpcurl_and_http_bring_signed_tokens_and_the_log_says_who_changed_what() {
     let fixture = fixture("tasks-issuer");
     let issuer = Issuer::start();
-    let lines = format!(
-        "[api.jwt]\nissuer = \"us\"\naudience = \"waterclock\"\njwks = \"{}\"\n",
-        issuer.jwks
-    );
-    let launch = fixture.launch(Mode::ExactlyOnce).data("a").config(&(file(&[]) + &lines));
-    let mut process = launch.arg("--roles").arg("lanes,worker,api").start();
+    let mut process = issuer.process(&fixture);
     let of = |role: &str| Api::of_holder(&process, &issuer.token(role));
     let (writer, admin) = (of("write"), of("admin"));
     let stub = Endpoint::start();
@@ -385,5 +397,64 @@ fn a_started_process_takes_signed_tokens_and_logs_who_changed_what() {
         }
     });
     assert_eq!(Api::of_holder(&process, &own.text).task(&id)["task_status"], "finished");
+    process.stop_well();
+}
+
+#[test]
+fn the_go_program_of_grpcurl_is_let_in_by_signed_tokens() {
+    let fixture = fixture("tasks-grpcurl-issuer");
+    let topic = fixture.target("work", 1);
+    let (issuer, stranger) = (Issuer::start(), Issuer::start());
+    let mut process = issuer.process(&fixture);
+    let ask = |token: &str, method: &str, request: &Value| {
+        asked_by(Some(token), &process, &format!("Tasks/{method}"), request)
+    };
+    let refused = |code: u64, reason: &str| Err((code, reason.to_owned()));
+    let task = |project: &str| {
+        let trigger_at = now_ms() + 3_600_000;
+        json!({"project": project, "group": "g", "topic": topic, "value": "dg==", "trigger_at": trigger_at})
+    };
+    let [reader, writer] = ["read", "write"].map(|role| issuer.token(role));
+    let of_bank = issuer.token_with("write", json!({"projects": ["bank"]}));
+
+    // Another issuer's key has the same name. What the reader's token says is changed behind its signature.
+    let expired = issuer.token_with("write", json!({"exp": now_ms() / 1_000 - 3_600}));
+    let (claims, _) = writer.rsplit_once('.').expect("a signature");
+    let (_, signature) = reader.rsplit_once('.').expect("a signature");
+    let forged = format!("{claims}.{signature}");
+    for (token, reason) in [
+        (expired, "expired_token"),
+        (stranger.token("write"), "bad_credentials"),
+        (forged, "bad_credentials"),
+    ] {
+        for (method, request) in [("CreateKafkaTask", task("shop")), ("ListTasks", json!({}))] {
+            let told = ask(&token, method, &request);
+            assert_eq!(told, refused(UNAUTHENTICATED, reason), "{method}");
+        }
+    }
+    let told = ask(&reader, "CreateKafkaTask", &task("shop"));
+    assert_eq!(told, refused(PERMISSION_DENIED, "role_denied"));
+    let told = ask(&writer, "CreateKafkaTask", &task("bank"));
+    assert_eq!(told, refused(NOT_FOUND, "unknown_project"));
+    for token in [&reader, &of_bank] {
+        assert_eq!(ask(token, "ListTasks", &json!({})), Ok(json!({})), "nothing was created");
+    }
+
+    let create = |token: &str, project: &str| {
+        let created = ask(token, "CreateKafkaTask", &task(project)).expect("created");
+        json!({"task_id": created["taskId"]})
+    };
+    let (own, other) = (create(&writer, "shop"), create(&of_bank, "bank"));
+    for token in [&reader, &writer] {
+        let shown = ask(token, "GetTask", &own).expect("it is shown");
+        assert_eq!(shown["taskStatus"], "TASK_STATUS_DELAY", "{shown}");
+        assert_eq!(ask(token, "GetTask", &other), refused(NOT_FOUND, "unknown_task"));
+    }
+    assert_eq!(ask(&reader, "CancelTask", &own), refused(PERMISSION_DENIED, "role_denied"));
+    assert_eq!(ask(&writer, "CancelTask", &other), refused(NOT_FOUND, "unknown_task"));
+    for (token, id) in [(&writer, &own), (&of_bank, &other)] {
+        let cancelled = ask(token, "CancelTask", id).expect("cancelled");
+        assert_eq!(cancelled["outcome"], "CANCEL_OUTCOME_CANCELLED", "{cancelled}");
+    }
     process.stop_well();
 }

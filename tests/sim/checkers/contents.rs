@@ -65,7 +65,10 @@ fn headers_match(accepted: &Accepted<'_>, arrival: &Arrival<'_>) -> bool {
         Some(_) => Vec::new(),
     };
     match arrival.target {
-        None => want.retain(|header| !is(header, &["x-delay-state"])),
+        None => want.retain(|header| {
+            let stays = header.1.as_deref().is_some_and(hostile::is_of_task);
+            stays || !is(header, &["x-delay-state"])
+        }),
         Some(_) => want.retain(|header| !is(header, &CONTROL)),
     }
     let tail = got.split_off(want.len().min(got.len()));

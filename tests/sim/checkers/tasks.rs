@@ -6,6 +6,7 @@ mod follow_ups;
 mod letters;
 mod limits;
 mod retries;
+mod runs;
 mod schedules;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,7 @@ pub fn check(world: &World, found: &mut Found) {
     feedback::check(world, found);
     follow_ups::check(world, found);
     schedules::check(world, found);
+    runs::check(world, found);
 }
 
 /// How tasks have ended, by code.
@@ -129,7 +131,8 @@ fn one_life(world: &World, task: usize, seen: &[(u64, Timer)], found: &mut Found
         let what = format!("task {task} is cancelled, never to be called, and was: {calls:?}");
         found.push(("cancelled means never", what));
     }
-    if was_cancelled && draft.cancels.is_empty() {
+    // A shard may be cancelled with its run.
+    if was_cancelled && draft.cancels.is_empty() && !draft.is_shard {
         found.push(("one end", format!("nobody has cancelled task {task}")));
     }
     // A cancel went after it to its worker: whatever that turn comes to, none follows.

@@ -48,6 +48,8 @@ impl World {
                 Destination::Dead => "dead letters",
                 Destination::Tasks => "tasks",
                 Destination::Submitted if is_occurrence(send) => "occurrences",
+                Destination::Submitted if is_of_shard(send) => "creates and cancels of shards",
+                Destination::Results => "news of shards",
                 Destination::Submitted => "follow-ups",
                 Destination::Timers => match &send.rewrite {
                     HeaderRewrite::Timer(said) => because(said.reason),
@@ -65,6 +67,12 @@ impl World {
             if mutation == Some(Mutation::SubmitsTwice) && is_occurrence(send) {
                 outgoing.push_back(sent.clone());
             }
+            let other = match mutation {
+                Some(Mutation::CountsShardsTwice) => self.end_of_another_shard(send, &sent),
+                Some(Mutation::RenamesShards) => self.shard_of_another_version(send, &sent),
+                _ => None,
+            };
+            outgoing.extend(other);
             outgoing.push_back(sent);
         }
         self.mutate(&mut outgoing);
@@ -114,6 +122,10 @@ impl World {
             Destination::Timers => self.plan.setup.topics.timers(),
             Destination::Tasks => self.plan.setup.topics.tasks(),
             Destination::Submitted => Arc::clone(self.plan.setup.topics.name(TopicId(0))),
+            Destination::Results => {
+                let results = self.plan.setup.topics.results().expect("tasks are in force");
+                Arc::clone(self.plan.setup.topics.name(results))
+            }
         };
         let count = self.broker.topic(&topic).map_or(1, |t| self.broker.topics[t].partitions.len());
         let partition = match (send.partition, send.record.key()) {
@@ -473,13 +485,30 @@ fn is_occurrence(send: &Produce) -> bool {
         && spec_of(&send.record).is_some_and(|spec| spec.occurrence().is_some())
 }
 
+/// Whether a lane creates or cancels a shard by this.
+fn is_of_shard(send: &Produce) -> bool {
+    let mut headers = send.record.headers();
+    send.to == Destination::Submitted
+        && headers.any(|(name, value)| {
+            name == b"x-delay-id" && value.is_some_and(|id| id.starts_with(b"r."))
+        })
+}
+
 /// Whether a mutation has this stay unwritten.
 fn is_forgotten(mutation: Option<Mutation>, send: &Produce) -> bool {
     match mutation {
         Some(Mutation::ForgetsFollowUps) => {
-            send.to == Destination::Submitted && !is_occurrence(send)
+            send.to == Destination::Submitted && !is_occurrence(send) && !is_of_shard(send)
         }
         Some(Mutation::ForgetsOccurrences) => is_occurrence(send),
+        Some(Mutation::ForgetsQueued) => {
+            let spec = spec_of(&send.record).filter(|_| send.to == Destination::Submitted);
+            let after = spec.and_then(|spec| spec.occurrence().and_then(|of| of.after));
+            after.is_some()
+        }
+        Some(Mutation::ForgetsToCancelShards) => {
+            is_of_shard(send) && spec_of(&send.record).is_none()
+        }
         Some(Mutation::LosesSchedules) => {
             matches!(send.to, Destination::Lane(_))
                 && spec_of(&send.record).is_some_and(|spec| spec.schedule().is_some())

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use waterclock::engine::messages::{Answer, Event, Outcome};
 use waterclock::engine::task::follow_up::FollowUp;
 use waterclock::engine::timers::{
-    self, About, CancelMark, Change, Cursor, Ended, Forgettable, Found, Live, Timer, TimerId,
+    self, About, CancelMark, Change, Cursor, Ended, Forgettable, Found, Live, RunProgress, Timer,
+    TimerId, Written,
 };
 use waterclock::engine::{After, Lane, Offset, UnixMillis};
 
@@ -40,6 +41,8 @@ pub struct Index {
     follow_ups: BTreeMap<TimerId, Arc<FollowUp>>,
     /// How far executors came.
     cursors: BTreeMap<TimerId, Cursor>,
+    /// How far the shards of runs are.
+    runs: BTreeMap<TimerId, Box<RunProgress>>,
 }
 
 impl Index {
@@ -58,6 +61,8 @@ impl Index {
                 self.cursors.extend(attempt.cursor().map(|cursor| (attempt.timer_id, cursor)));
             }
             Change::ForgottenAttempt(timer_id, _) => drop(self.cursors.remove(&timer_id)),
+            Change::Shards(timer_id, run) => drop(self.runs.insert(timer_id, run)),
+            Change::ForgottenShards(timer_id) => drop(self.runs.remove(&timer_id)),
         }
     }
 }
@@ -271,9 +276,10 @@ impl World {
         let mut live: Vec<Live> = index.timers.values().filter_map(Timer::live).collect();
         for live in &mut live {
             live.follow_up = index.follow_ups.get(&live.timer_id).map(Arc::clone);
+            live.run = index.runs.get(&live.timer_id).cloned();
             if self.mutation != Some(Mutation::ForgetsCursors) {
                 let cursor = index.cursors.get(&live.timer_id);
-                live.cursor = cursor.map(|cursor| Arc::clone(&cursor.text));
+                live.cursor = cursor.cloned();
             }
         }
         let mut cancel_marks: Vec<CancelMark> = index.cancel_marks.values().copied().collect();
@@ -344,8 +350,8 @@ impl World {
         let ended: Vec<&Timer> =
             ended.filter(|timer| forgettable.has(timer)).take(ENDED_MAX).collect();
         let timers = ended.iter().map(|timer| timer.timer_id).collect();
-        let attempts = |timer: &&Timer| Some((timer.timer_id, timer.task?.attempts));
-        let tasks = ended.iter().filter_map(attempts).collect();
+        let written = |timer: &&Timer| Some((timer.timer_id, Written::of(timer)?));
+        let tasks = ended.iter().filter_map(written).collect();
         self.step(slot, Event::Expired { lane: Lane(lane as u16), timers, tasks });
     }
 

@@ -28,6 +28,12 @@ pub struct Tasks {
     pub newer_kinds: bool,
     /// There are schedules; what they are drawn from.
     pub schedules: Option<u64>,
+    /// The tasks of some of them are runs.
+    pub schedules_of_runs: bool,
+    /// Some schedules go by a pattern, or are aligned, have an end or a jitter, and some tasks of theirs are asked for by hand.
+    pub more_of_schedules: bool,
+    /// There are runs; what they are drawn from.
+    pub runs: Option<u64>,
     /// Nothing goes wrong with lanes: then what is delivered is on time, whatever workers do.
     pub lanes_are_well: bool,
     /// Workers only come and go as they should: then no call is ever in doubt.
@@ -57,6 +63,9 @@ impl Plan {
             newer_kinds: seed % 2 == 1,
             // All other seeds stand for the worlds that they stood for.
             schedules: (seed % 4 == 3).then_some(seed),
+            schedules_of_runs: seed % 8 == 7,
+            more_of_schedules: seed % 16 == 7,
+            runs: (seed % 8 == 5).then_some(seed),
             lanes_are_well,
             workers_are_gentle,
             step_faults: if is_rough { *chance.pick(&[0, 2, 8]) } else { 0 },

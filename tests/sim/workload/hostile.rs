@@ -403,3 +403,8 @@ pub fn due_and_expiry(state: &[u8]) -> Option<(u64, u64)> {
     let number = |at: usize| Some(u64::from_be_bytes(*state.get(at..)?.first_chunk::<8>()?));
     Some((number(4)?, number(36)?)).filter(|_| state.first() == Some(&1))
 }
+
+/// Whether a state has the form of a task's (section 7 of the contract).
+pub fn is_of_task(state: &[u8]) -> bool {
+    state.first() == Some(&3)
+}

@@ -10,15 +10,13 @@ use super::World;
 use crate::broker::{Place, Time};
 use crate::member::number_of;
 use crate::plan::{Kind, MINUTE, SECOND};
-use crate::workload::hostile::{AWAY, CLOSED, GHOST, KEYED, Theft, due_and_expiry};
+use crate::workload::hostile::{AWAY, CLOSED, GHOST, KEYED, Theft, due_and_expiry, is_of_task};
 use crate::workload::{Fate, When};
 
 /// Brokers take up to this long to say that a target is not there.
 const GHOST_MAX: Time = 3 * SECOND;
 
 const STATE: &[u8] = b"x-delay-state";
-/// How a state begins that is a task's.
-const OF_TASK: u8 = 3;
 
 /// The value of a header.
 fn value<'a>(record: &'a Record, name: &str) -> Option<&'a [u8]> {
@@ -111,7 +109,7 @@ impl World {
                 let (mut state, byte) = (state.clone(), self.chance.below(state.len()));
                 state[byte] ^= 1 << self.chance.below(8);
                 // It looks like a task's now, and there are none.
-                if state.first() == Some(&OF_TASK) && self.plan.tasks.is_none() {
+                if is_of_task(&state) && self.plan.tasks.is_none() {
                     self.workload.submissions[index].fates = vec![Fate::Dead("task_forbidden")];
                 }
                 self.wear(index, Some(&victim), &named, state, Some(at));

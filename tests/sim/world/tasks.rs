@@ -5,6 +5,7 @@ mod executors;
 mod foreign;
 mod mutating;
 mod retry;
+mod runs;
 mod schedules;
 mod settings;
 mod watch;
@@ -29,8 +30,10 @@ pub use draft::{Draft, Plain};
 use executors::Executors;
 pub use executors::Report;
 pub use retry::Retry;
+use runs::Runs;
+pub use runs::{PlannedRun, RunAct, RunCommand, Shard};
 use schedules::Schedules;
-pub use schedules::{Command, Create, Planned, ScheduleAct, Wrote};
+pub use schedules::{Command, Create, Planned, ScheduleAct, Submitted, Wrote};
 pub use watch::stop_of;
 
 /// How often it is looked what users see.
@@ -106,6 +109,7 @@ pub struct Tasks {
     pub retries: Vec<Retry>,
     pub executors: Executors,
     pub schedules: Schedules,
+    pub runs: Runs,
     /// What the lanes have said of cancels.
     pub cancels_told: Vec<CancelTold>,
     /// When the last task is due, and faults of users are over.
@@ -139,6 +143,9 @@ impl World {
         }
         for (at, index, act) in self.acts_on_schedules() {
             self.push(at, Scheduled::Task(Act::Schedule(index, act)));
+        }
+        for (at, index, act) in self.acts_on_runs() {
+            self.push(at, Scheduled::Task(Act::Run(index, act)));
         }
         for (index, plain) in self.tasks.plains.clone().into_iter().enumerate() {
             self.push(plain.at, Scheduled::Task(Act::Plain(index)));
@@ -190,6 +197,7 @@ impl World {
             }
             Act::Retry(index) => self.retry_by_hand(index),
             Act::Schedule(index, act) => self.act_on_schedule(index, act),
+            Act::Run(index, act) => self.act_on_run(index, act),
             Act::Plain(index) => self.submit_plain(index),
             Act::Copy(luck) => self.copy_some(luck),
             Act::Foreign(luck) => self.write_foreign(luck),
@@ -328,7 +336,10 @@ impl World {
                         Some(task) => {
                             self.tasks.seen.entry(*task).or_default().push((at, timer));
                         }
-                        None => self.tasks.schedules.see(timer),
+                        None => {
+                            self.tasks.runs.see(timer.clone());
+                            self.tasks.schedules.see(timer);
+                        }
                     },
                     Ok(_) => {}
                     Err(error) => {
@@ -364,7 +375,9 @@ impl World {
             && self.tasks.created.keys().all(is_over)
             && (asked..self.tasks.drafts.len()).all(|task| is_over(&task))
             && self.are_schedules_over()
+            && self.are_runs_over()
             && self.have_plains_arrived()
+            && self.are_lanes_idle()
         {
             self.tasks.is_quiet = true;
             self.deadline = self.at + AFTERMATH;
@@ -373,6 +386,24 @@ impl World {
             return;
         }
         self.after(LOOK_EVERY, Scheduled::Task(Act::Look));
+    }
+
+    /// The lanes have done with all that was written to their intakes, and users have seen what came of it. A command that waits
+    /// there may bring back what has ended.
+    fn are_lanes_idle(&self) -> bool {
+        let is_idle = |partition: i32| {
+            let [intake, changelog] =
+                [self.lane_topics[0], self.timers_topic].map(|topic| Place { topic, partition });
+            let next =
+                self.broker.stable(intake).map_or(Offset(0), |position| Offset(position.next));
+            let is_decided = |place| {
+                self.broker.partition(place).is_some_and(|log| log.last_stable() == log.end())
+            };
+            is_decided(intake)
+                && is_decided(changelog)
+                && matches!(self.broker.fetch(intake, next), Ok(None))
+        };
+        (0..i32::from(self.plan.setup.lanes)).all(is_idle)
     }
 
     /// The lanes count the credits of those tasks that workers hold, and of no others.
@@ -418,7 +449,8 @@ impl World {
     pub fn task_answered(&mut self, answer: &Answer) {
         let is_other = self.retry_answered(answer)
             || self.report_answered(answer)
-            || self.schedule_answered(answer);
+            || self.schedule_answered(answer)
+            || self.run_answered(answer);
         if is_other {
             return;
         }

@@ -79,6 +79,19 @@ pub enum Error {
         /// What is missing.
         header: &'static str,
     },
+    /// The record says that it is a shard of a run, and not which one: want `i/n`, i from 0 and below n. It was written by somebody
+    /// else.
+    #[error("{got:?} is no shard of a run: want i/n")]
+    BadShard {
+        /// What it says.
+        got: String,
+    },
+    /// The record says for which nominal time it is, and that is no time: want milliseconds since 1970. It was written by somebody else.
+    #[error("{got:?} is no nominal time: want milliseconds since 1970")]
+    BadNominal {
+        /// What it says.
+        got: String,
+    },
     /// No heartbeat can say this. Shorten it, and leave control characters out.
     #[error(
         "a cursor is at most {max} bytes of text without control characters, and a percentage at most 100"
@@ -119,6 +132,8 @@ impl Error {
             | Self::Address { .. }
             | Self::Start(_)
             | Self::NotHanded { .. }
+            | Self::BadShard { .. }
+            | Self::BadNominal { .. }
             | Self::BadProgress { .. } => Advice::Correct,
         }
     }

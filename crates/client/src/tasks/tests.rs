@@ -14,39 +14,39 @@ use super::*;
 
 /// What an instance was asked.
 #[derive(Clone, Debug, PartialEq)]
-struct Asked {
+pub(crate) struct Asked {
     /// Method and path.
-    line: String,
-    body: Value,
+    pub(crate) line: String,
+    pub(crate) body: Value,
 }
 
 impl Asked {
-    fn is(&self, end: &str) -> bool {
+    pub(crate) fn is(&self, end: &str) -> bool {
         self.line.ends_with(end)
     }
 }
 
 /// Status, further headers, body. `None`: the connection is closed without an answer.
-type Said = Option<(u16, &'static str, Value)>;
+pub(crate) type Said = Option<(u16, &'static str, Value)>;
 
-fn said(status: u16, body: Value) -> Said {
+pub(crate) fn said(status: u16, body: Value) -> Said {
     Some((status, "", body))
 }
 
-fn passing(code: &str) -> Said {
+pub(crate) fn passing(code: &str) -> Said {
     Some((503, "retry-after: 0\r\n", json!({ "code": code, "detail": "later" })))
 }
 
 /// An instance that answers as it is told, and what it was asked.
 #[derive(Clone)]
-struct Instance {
+pub(crate) struct Instance {
     address: String,
     asked: Arc<watch::Sender<Vec<Asked>>>,
 }
 
 impl Instance {
     /// `answer` is given the number of the request, from 0.
-    fn start(answer: impl Fn(usize, &Asked) -> Said + Send + 'static) -> Self {
+    pub(crate) fn start(answer: impl Fn(usize, &Asked) -> Said + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = format!("http://{}", listener.local_addr().expect("bound"));
         let asked = Arc::new(watch::Sender::new(Vec::new()));
@@ -73,11 +73,11 @@ impl Instance {
         Self::start(move |number, _| answers[number.min(answers.len() - 1)].clone())
     }
 
-    fn tasks(&self, within: Duration) -> Tasks {
+    pub(crate) fn tasks(&self, within: Duration) -> Tasks {
         Tasks::new(TasksConfig { within, ..TasksConfig::new(&*self.address) }).expect("a client")
     }
 
-    fn asked(&self) -> Vec<Asked> {
+    pub(crate) fn asked(&self) -> Vec<Asked> {
         self.asked.borrow().clone()
     }
 
@@ -107,12 +107,12 @@ fn read_request(stream: &TcpStream) -> Option<Asked> {
     Some(Asked { line, body: serde_json::from_slice(&body).unwrap_or_default() })
 }
 
-fn block_on<F: Future>(work: F) -> F::Output {
+pub(crate) fn block_on<F: Future>(work: F) -> F::Output {
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
     runtime.worker_threads(1).enable_all().build().expect("a runtime").block_on(work)
 }
 
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 const HOUR: Duration = Duration::from_secs(3_600);
 
 fn http(id: Option<&str>) -> HttpTask {
@@ -250,6 +250,22 @@ fn a_call_hands_a_turn_over_as_a_record_does() {
             _ => (name, value),
         });
         assert_eq!(Handed::of_call(bin).expect("it is of a task").cursor(), Some("row:7"));
+    }
+    assert_eq!(Handed::of_call(all).expect("it is of a task").shard(), None);
+    let of_shard =
+        |text: &'static [u8]| Handed::of_call(all.into_iter().chain([("waterclock-shard", text)]));
+    let shard = of_shard(b"3/60").expect("a shard").shard().expect("a shard");
+    assert_eq!((shard.index(), shard.count()), (3, 60));
+    assert!(matches!(of_shard(b"60/60"), Err(Error::BadShard { got }) if got == "60/60"));
+    assert_eq!(Handed::of_call(all).expect("it is of a task").nominal(), None);
+    let of_time = |text: &'static [u8]| {
+        Handed::of_call(all.into_iter().chain([("waterclock-nominal", text)]))
+    };
+    let nominal = of_time(b"1801353600000").expect("a time").nominal();
+    assert_eq!(nominal, Some(UNIX_EPOCH + Duration::from_millis(1_801_353_600_000)));
+    for wrong in ["", "today", "-1", "100000000000001"] {
+        let read = of_time(wrong.as_bytes());
+        assert!(matches!(&read, Err(Error::BadNominal { got }) if got == wrong), "{read:?}");
     }
     for missing in ["Webhook-Id", "waterclock-ticket"] {
         let rest = all.into_iter().filter(|(name, _)| *name != missing);

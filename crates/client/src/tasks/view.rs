@@ -159,6 +159,9 @@ pub struct Task {
     pub outcome: Option<CancelOutcome>,
     /// When it was to be due first.
     pub trigger_at: u64,
+    /// For which nominal time it is, of a task of a schedule and of a shard of its run. Absent of one that was asked for by hand.
+    #[serde(default)]
+    pub nominal_at: Option<u64>,
     /// Its project.
     pub project: String,
     /// Its group.

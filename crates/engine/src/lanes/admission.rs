@@ -440,18 +440,10 @@ impl Facts<'_> {
             // An older one may have been written to a tier, and come up after this one would have been due.
             until = until.max(now + self.longest_hold() + CANCEL_MARK_SLACK);
         }
-        let old = table.cancel_mark(lane, timer_id);
-        CancelMark {
-            timer_id,
-            before: old.map(|old| old.before).unwrap_or_default().or(before),
-            until: old.map_or(until, |old| until.max(old.until)),
-            seen: true,
-            may_repeat: false,
-            cancels: false,
-        }
+        CancelMark { cancels: false, ..table.mark_before((lane, timer_id), before, until) }
     }
 
-    /// The same, where it is not known which records may still come.
+    /// The mark that covers everything before a version, where it is not known which records may still come.
     fn mark_for_unknown(
         &self,
         now: UnixMillis,

@@ -363,8 +363,8 @@ impl LaneEngine {
             verdict::timer_change(&entry, &directive, StateChange::new(TimerState::Cancelled, now));
         if let (Some(timer_id), Some(record)) = (entry.timer_id, said) {
             self.timers.end(now, lane, timer_id);
-            self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Missed));
-            self.writes.keep_with_next();
+            let record = PendingWrite::timer_change(lane, record, ChangeReason::Missed);
+            self.writes.push_with_next(record);
         }
         self.suppress(now, entry, answer);
     }
@@ -389,8 +389,8 @@ impl LaneEngine {
         };
         let record = verdict::timer_record(timer_id, &fields);
         self.timers.end(now, lane, timer_id);
-        self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Cancelled));
-        self.writes.keep_with_next();
+        let record = PendingWrite::timer_change(lane, record, ChangeReason::Cancelled);
+        self.writes.push_with_next(record);
         self.write_cancel_mark(lane, mark, ChangeReason::Recorded);
         self.follow(now, lane, &mark, &cancel);
         let answer = answer(&cancel, Outcome::Cancelled);

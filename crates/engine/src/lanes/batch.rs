@@ -160,7 +160,7 @@ impl LaneEngine {
         (source, offset): (Source, Offset),
         (send, mark): (Produce, Option<Mark>),
         named: Option<Named>,
-        Beside { timer, copy, submitted }: Beside,
+        Beside { timer, copy, submitted, run }: Beside,
     ) {
         let held = send.record.size();
         if let Some(mark) = mark {
@@ -176,14 +176,18 @@ impl LaneEngine {
         match (named, timer) {
             (Some(Named { timer_id, task: Some(after), .. }), Some(record)) => {
                 let reason = if is_hop {
-                    // A schedule goes on to its next time.
+                    // A schedule goes on to its next time, and a run waits for its shards.
                     self.timers.set_progress(source.lane, timer_id, after);
+                    if let Some(run) = run {
+                        self.timers.tasks.set_run(timer_id, *run);
+                    }
                     ChangeReason::Reported
                 } else {
                     self.dispatched(source.lane, timer_id, after);
                     ChangeReason::Dispatched
                 };
-                builder.take(PendingWrite::timer_change(source.lane, record, reason));
+                let change = PendingWrite::timer_change(source.lane, record, reason);
+                self.take(builder, change);
                 if goes_on || is_hop {
                     self.timers.stands_in_tier(source.lane, timer_id);
                 }
@@ -192,7 +196,7 @@ impl LaneEngine {
                 self.timers.end(now, source.lane, named.timer_id);
                 let change =
                     PendingWrite::timer_change(source.lane, record, ChangeReason::Delivered);
-                builder.take(change);
+                self.take(builder, change);
             }
             // From here on it stands in a tier, and nowhere else.
             (Some(named), None) if is_hop => {
@@ -203,12 +207,17 @@ impl LaneEngine {
     }
 
     /// Takes pending writes while there is room. A write that belongs to the next one stays with it.
-    fn load_ready(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
+    pub(super) fn load_ready(&mut self, now: UnixMillis, builder: &mut BatchBuilder) {
         let mut with_next = false;
         while (with_next || builder.room())
-            && let Some(ready) = self.writes.pop()
+            && let Some(mut ready) = self.writes.pop()
         {
             with_next = ready.with_next;
+            if let Some((_, timer_id)) = ready.shards
+                && let Some(change) = self.shards_now(timer_id)
+            {
+                ready.settle_shards(change);
+            }
             match (ready.done, ready.send) {
                 // A move may be under suspicion.
                 (Some(done), Some(send)) if matches!(send.to, Destination::Lane(_)) => {
@@ -221,8 +230,20 @@ impl LaneEngine {
                         Beside::default(),
                     );
                 }
-                (done, send) => builder.take(PendingWrite { done, send, ..ready }),
+                (done, send) => self.take(builder, PendingWrite { done, send, ..ready }),
             }
+        }
+    }
+
+    /// Puts a write into a batch. If it says something of a shard, its run is told of it in the same batch.
+    fn take(&mut self, builder: &mut BatchBuilder, write: PendingWrite) {
+        let news = match write.send.as_ref().map(|send| &send.rewrite) {
+            Some(HeaderRewrite::Timer(change)) => self.news_of_shard(&change.record),
+            _ => None,
+        };
+        builder.take(write);
+        if let Some(news) = news {
+            builder.take(PendingWrite::send(news));
         }
     }
 
@@ -255,15 +276,21 @@ impl LaneEngine {
         }
         self.agenda.settle();
         let mut due = Vec::new();
-        while builder.room() {
-            // In small bites: a batch is over its bytes by one bite at most.
+        let most = self.setup.limits.batch_records_max;
+        while builder.room() && self.writes.in_order() < most {
+            // In small bites, of which those go back for which there is no room.
             let bite = builder.records_left().min(32);
             self.agenda.pop_due(now, bite, |entry| due.push(entry));
             if due.is_empty() {
                 break;
             }
             for entry in due.drain(..) {
-                self.fire(now, entry, &mut builder, out);
+                // A schedule or a run may fill a batch alone.
+                if builder.room() && self.writes.in_order() < most {
+                    self.fire(now, entry, &mut builder, out);
+                } else {
+                    self.agenda.insert(entry);
+                }
             }
         }
         self.take_hops(now, &mut builder);

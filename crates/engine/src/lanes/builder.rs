@@ -84,9 +84,13 @@ impl BatchBuilder {
         self.filled.sends.is_empty() && self.filled.answers.is_empty()
     }
 
-    /// The lane of what it sends or answers first.
+    /// The lane that says or answers something first. Shards are submitted to lanes that may be another member's, and news of them go
+    /// there.
     pub(super) fn lane(&self) -> Option<Lane> {
-        match self.filled.sends.first() {
+        let is_said = |send: &&Produce| {
+            matches!(send.to, Destination::Timers | Destination::Dead | Destination::Lane(_))
+        };
+        match self.filled.sends.iter().find(is_said) {
             Some(send) => Some(Lane(u16::try_from(send.partition?).ok()?)),
             None => Some(self.filled.answers.first()?.source.lane),
         }
@@ -142,5 +146,42 @@ impl BatchBuilder {
     /// What was collected.
     pub(super) fn finish(self) -> Filled {
         self.filled
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::allow::Allow;
+    use crate::ladder::Ladder;
+    use crate::messages::{ChangeReason, HeaderRewrite};
+    use crate::setup::{Intake, Limits, Topics};
+    use crate::state::StateKey;
+    use crate::{Millis, Record, UnixMillis};
+
+    #[test]
+    fn a_batch_that_begins_with_what_goes_to_other_lanes_is_of_the_lane_that_says_so() {
+        let ladder = Ladder::new(&[Millis(1_000)], &[], Millis(800)).expect("one");
+        let allow = Allow::new("wc", None).expect("none");
+        let topics = Topics::new("wc", vec![Intake::new("", None, None, allow)], ladder);
+        let (key, limits) = (StateKey::new([7; 32]), Limits::default());
+        let setup = Setup { lanes: 6, topics, key, limits };
+        let elsewhere = |to: Destination| Produce {
+            to,
+            partition: Some(5),
+            record: Record::empty(),
+            rewrite: HeaderRewrite::Whole,
+            due: UnixMillis(0),
+            expires: None,
+        };
+        let mut builder = BatchBuilder::new(&setup, false);
+        for to in [Destination::Submitted, Destination::Results] {
+            let send = Some(elsewhere(to));
+            builder.take(PendingWrite { send, ..PendingWrite::default() });
+        }
+        assert_eq!(builder.lane(), None);
+        let change = PendingWrite::timer_change(Lane(2), Record::empty(), ChangeReason::Reported);
+        builder.take(change);
+        assert_eq!(builder.lane(), Some(Lane(2)), "its position is what Kafka checks the owner by");
     }
 }

@@ -29,6 +29,10 @@ impl LaneEngine {
         if self.poison.is_delivered(entry.source, entry.offset) {
             return self.finish_delivered(now, entry);
         }
+        let live = entry.timer_id.and_then(|of| self.timers.table().live(entry.source.lane, of));
+        if let (Some(timer_id), Some(live)) = (entry.timer_id.filter(|_| entry.decided), live) {
+            self.cancel_shards_of(now, &entry.record, (entry.source.lane, timer_id, live));
+        }
         let dead = self.end_dead(now, &entry, refusal.code, Some(&refusal));
         let answer =
             if entry.decided { None } else { answer(&entry, Outcome::Refused(refusal.code)) };
@@ -97,10 +101,10 @@ impl LaneEngine {
         refusal: Option<&Refusal>,
     ) -> Option<DeadTimer> {
         let progress = entry.timer_id.and_then(|timer_id| self.timers.tasks.progress(timer_id));
-        // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
-        let change = self.end_live(now, entry, dead(code, now.max(entry.first_appended)))?;
         let failed = Some((code, refusal));
         let follow_up = self.follow_up(now, entry, progress.unwrap_or_default(), failed);
+        // The leader's clock may be ahead of ours; what is dead since before it came never was pending.
+        let change = self.end_live(now, entry, dead(code, now.max(entry.first_appended)))?;
         Some(DeadTimer { change, follow_up })
     }
 
@@ -166,7 +170,7 @@ impl LaneEngine {
     }
 
     /// Whether it may be said what became of a record of this timer that was refused.
-    fn is_news(&self, lane: Lane, timer_id: TimerId) -> bool {
+    pub(super) fn is_news(&self, lane: Lane, timer_id: TimerId) -> bool {
         self.is_full() && self.timers.table().live(lane, timer_id).is_none()
     }
 

@@ -21,6 +21,10 @@ pub struct Figures {
     pub occurrences: u64,
     /// Nominal times of schedules that passed without a task. Of those that nobody was there for at most one is counted.
     pub occurrences_skipped: u64,
+    /// Shards of runs that were created.
+    pub shards_created: u64,
+    /// Runs that have shards and have not ended.
+    pub runs_open: usize,
     /// Times that an overdue task was put off.
     pub tasks_put_off: u64,
     /// Results and copies of tasks that counted no more.

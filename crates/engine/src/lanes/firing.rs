@@ -269,7 +269,7 @@ impl LaneEngine {
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
-        Delivery { partition, trace, timer, task, with_executor: awaited }: Delivery,
+        Delivery { partition, added, timer, task, with_executor: awaited }: Delivery,
         mark: Option<Mark>,
         builder: &mut BatchBuilder,
     ) {
@@ -296,10 +296,11 @@ impl LaneEngine {
             expires,
             ..
         } = *entry;
-        let rewrite = HeaderRewrite::Deliver { trace, from: source.topic, first_appended };
+        let rewrite = HeaderRewrite::Deliver { added, from: source.topic, first_appended };
         let to = Destination::Target(target);
         let send = Produce { to, partition, record, rewrite, due, expires };
-        let beside = Beside { timer, copy, submitted: follow_up.into_iter().collect() };
+        let submitted = follow_up.into_iter().collect();
+        let beside = Beside { timer, copy, submitted, ..Beside::default() };
         self.load(now, builder, (source, offset), (send, order, mark), named, beside);
     }
 }

@@ -82,7 +82,7 @@ impl Counting {
             return Step::Read;
         }
         match self.at {
-            At::List(after) if writes.len() < READY_MAX => {
+            At::List(after) if writes.in_order() < READY_MAX => {
                 self.at = At::Listed;
                 Step::List(after)
             }

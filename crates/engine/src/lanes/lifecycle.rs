@@ -20,8 +20,8 @@
 use super::super::header;
 use super::super::messages::{Answer, Outcome};
 use super::super::timers::{
-    About, CancelMark, Ended, Live, Progress, Remembered, Replaced, TimerFields, TimerId,
-    TimerState, Version,
+    About, CancelMark, Cursor, Ended, Live, Progress, Remembered, Replaced, RunProgress,
+    TimerFields, TimerId, TimerState, Version,
 };
 use super::super::verdict::tasks::{scope_of, topics_of};
 use super::super::verdict::{Origin, PendingRecord};
@@ -147,8 +147,17 @@ impl Timers {
                 if let Some(progress) = live.task {
                     self.know_task(lane, live, progress);
                 }
-                if let Some(cursor) = live.cursor.clone() {
-                    self.tasks.set_cursor(live.timer_id, cursor);
+                if let Some(Cursor { number, text, open }) = live.cursor.clone() {
+                    if let Some(text) = text {
+                        self.tasks.set_cursor(live.timer_id, text);
+                    }
+                    let attempts = live.task.map_or(0, |task| task.attempts);
+                    if let Some(open) = open.filter(|_| number == attempts.saturating_add(1)) {
+                        self.tasks.begin(live.timer_id, open);
+                    }
+                }
+                if let Some(run) = &live.run {
+                    self.tasks.set_run(live.timer_id, RunProgress::clone(run));
                 }
             }
         }
@@ -210,7 +219,8 @@ impl Timers {
 
     /// Takes in how far a task is by what is committed.
     fn know_task(&mut self, lane: Lane, live: &Live, progress: Progress) {
-        if progress.turn == 0 && progress.attempts == 0 {
+        // A run that is creating its shards has begun, and has had no turn yet.
+        if progress.turn == 0 && progress.attempts == 0 && !progress.begun {
             return;
         }
         let label = live.label.as_deref().unwrap_or_default();
@@ -247,7 +257,7 @@ impl Timers {
 
     fn end_task(&mut self, lane: Lane, timer_id: TimerId) {
         self.set_put_off(lane, timer_id, false);
-        self.tasks.forget_follow_up(timer_id);
+        self.tasks.forget(timer_id);
         if self.tasks.progress(timer_id).is_some() {
             let scope = self.scope(lane, timer_id);
             self.tasks.end(lane, timer_id, scope.as_ref());

@@ -3,8 +3,9 @@
 //! or while it was on its way.
 //!
 //! The engine does not remember ended timers. The index does, but it is behind. So a late record waits until the index
-//! has reported its timer's end, and all later records of that timer wait with it. Most records need not ask. The lane
-//! remembers *when* a timer with a similar name last ended here; a record that was submitted after that is not late.
+//! has reported its timer's end, and all later records of that timer wait with it. So does the record of a schedule whose
+//! next task depends on whether that one has ended. Most records need not ask. The lane remembers *when* a timer with a
+//! similar name last ended here; a record that was submitted after that is not late.
 //!
 //! # Invariants
 //! 1. Where a record's timer may have ended after the record was submitted, the lane decides only once it knows. Where
@@ -33,7 +34,7 @@ pub(super) const CLOCKS_APART: Millis = Millis(10_000);
 /// A timer of a lane.
 pub(super) type Of = (Lane, TimerId);
 
-/// A record that waits for the outcome of its timer.
+/// A record that waits for the outcome of a timer, mostly of its own.
 #[derive(Debug)]
 pub(super) enum Waiting {
     /// It is decided about then.

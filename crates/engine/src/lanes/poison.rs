@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::super::header::{Code, Refusal};
 use super::super::messages::{Carried, Refused};
 use super::super::state::SubmissionOrder;
+use super::super::timers::RunProgress;
 use super::super::verdict::refusal;
 use super::batches::Batches;
 use super::figures::Figures;
@@ -49,6 +50,8 @@ pub(super) struct Beside {
     pub(super) copy: Option<Produce>,
     /// What is submitted: the follow-up of a task that ends with its delivery, or the tasks of a schedule.
     pub(super) submitted: Vec<Produce>,
+    /// Of a run whose last shards are among them: how far it is then.
+    pub(super) run: Option<Box<RunProgress>>,
 }
 
 impl Suspected {

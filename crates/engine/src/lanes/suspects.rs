@@ -44,7 +44,8 @@ impl Suspect {
                 Destination::Dead
                 | Destination::Timers
                 | Destination::Tasks
-                | Destination::Submitted,
+                | Destination::Submitted
+                | Destination::Results,
             )
             | (Blame::Target | Blame::Unclear, Destination::Lane(_)) => None,
             (Blame::Target, Destination::Target(name)) => Some(Self::Target(Arc::clone(name))),
@@ -98,7 +99,8 @@ impl<T> Suspects<T> {
             Destination::Dead
             | Destination::Timers
             | Destination::Tasks
-            | Destination::Submitted => return None,
+            | Destination::Submitted
+            | Destination::Results => return None,
             Destination::Target(name) => {
                 self.groups.get(&Suspect::Target(Arc::clone(name))).copied()
             }
@@ -222,7 +224,10 @@ impl<T> Suspects<T> {
                         .iter()
                         // A timer change and a follow-up go with a record. Kafka refuses them only for good.
                         .filter(|carried| {
-                            !matches!(carried.to, Destination::Timers | Destination::Submitted)
+                            !matches!(
+                                carried.to,
+                                Destination::Timers | Destination::Submitted | Destination::Results
+                            )
                         })
                         .all(|carried| Suspect::of(blame, carried).as_ref() == Some(one))
             }

@@ -9,6 +9,7 @@
 mod by_hand;
 mod feedback;
 mod follow_up;
+mod runs;
 mod schedules;
 
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use super::super::task::result::{Outcome as CallOutcome, TaskResult};
 use super::super::task::retry::Retry;
 use super::super::task::spec::Spec;
 use super::super::timers::{
-    Attempt, CancelMark, Change, Pending, Progress, TimerFields, TimerId, TimerState, group_of,
-    progress,
+    Attempt, CancelMark, Change, OpenTurn, Pending, Progress, TimerFields, TimerId, TimerState,
+    group_of, progress,
 };
 use super::super::verdict::tasks::{self as read, TaskRecord};
 use super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
@@ -52,7 +53,19 @@ impl LaneEngine {
     ) {
         let setup = Arc::clone(&self.setup);
         match read::read(&setup, at, appended, record) {
-            Err((record, refusal)) => self.refuse_broken(now, at, appended, record, refusal),
+            Err((record, refusal)) => {
+                let shard = read::broken_shard(&setup, at, appended, &record);
+                let is_news = |shard: &PendingRecord| {
+                    shard.timer_id.is_some_and(|timer_id| self.is_news(at.0.lane, timer_id))
+                };
+                match shard.filter(|shard| is_news(shard)) {
+                    Some(shard) => {
+                        let shard = *self.with_version(shard);
+                        self.refuse(now, PendingRecord { record, ..shard }, refusal);
+                    }
+                    None => self.refuse_broken(now, at, appended, record, refusal),
+                }
+            }
             Ok(TaskRecord::Copy(entry)) => {
                 let entry = self.with_version(entry);
                 self.admit_task(now, entry, out);
@@ -69,6 +82,7 @@ impl LaneEngine {
                 self.absent(now, *entry, (turn, partition));
             }
             Ok(TaskRecord::Feedback(entry, said)) => self.hear(now, entry, *said),
+            Ok(TaskRecord::Shard(entry, said)) => self.hear_of_shard(now, *entry, said),
         }
     }
 
@@ -95,16 +109,26 @@ impl LaneEngine {
         out: &mut Vec<Action>,
     ) {
         let (lane, Some(timer_id)) = (entry.source.lane, entry.timer_id) else { return };
+        if entry.origin == Origin::Create {
+            self.timers.tasks.arrived(timer_id);
+        }
         if entry.origin != Origin::Hop && self.timers.past.has_waiting((lane, timer_id)) {
             return self.wait_for_past(now, entry, timer_id);
         }
         let live = self.timers.table().live(lane, timer_id);
         match (entry.origin, live) {
             (Origin::Cancel(_), live) => self.cancel_task(now, *entry, timer_id, live),
-            (Origin::Replace(Some(follows)), live) => {
-                match entry.task.as_ref().and_then(|task| task.schedule.clone()) {
-                    Some(of) => self.change_schedule(now, entry, &of, (timer_id, follows, live)),
-                    None => self.retry_by_hand(now, entry, (timer_id, follows, live), out),
+            (Origin::Replace(Some(follows)), _) => {
+                let Some((entry, found)) = self.followed(now, entry, (timer_id, follows)) else {
+                    return;
+                };
+                let task = entry.task.as_ref();
+                match task.and_then(|task| task.schedule.clone()) {
+                    Some(of) => self.change_schedule(now, entry, &of, (timer_id, found)),
+                    None if task.is_some_and(|task| task.run.is_some()) => {
+                        self.run_again(now, entry, (timer_id, found));
+                    }
+                    None => self.retry_by_hand(now, entry, (timer_id, found), out),
                 }
             }
             (Origin::Hop, Some(live)) if live.version == entry.version() => {
@@ -115,10 +139,7 @@ impl LaneEngine {
             (_, Some(live)) if live.version == entry.version() => self.copy(now, entry, timer_id),
             // Whatever is said of a task that there is changes nothing: to create it is to find it.
             (_, Some(_)) => self.known(&entry),
-            (_, None) if self.is_covered(&entry, timer_id) => {
-                self.timers.tasks.arrived(timer_id);
-                self.suppress(now, *entry, None);
-            }
+            (_, None) if self.is_covered(&entry, timer_id) => self.suppress(now, *entry, None),
             (_, None) => match self.timers.past.recalled((lane, timer_id)) {
                 None => self.wait_for_past(now, entry, timer_id),
                 Some(Some(_)) => self.known(&entry),
@@ -143,9 +164,6 @@ impl LaneEngine {
     /// A submission of a task that there is, or was.
     fn known(&mut self, entry: &PendingRecord) {
         self.timers.count_duplicate();
-        if let Some(timer_id) = entry.timer_id {
-            self.timers.tasks.arrived(timer_id);
-        }
         self.finish(entry, None);
     }
 
@@ -218,7 +236,6 @@ impl LaneEngine {
         timer_id: TimerId,
         out: &mut Vec<Action>,
     ) {
-        self.timers.tasks.arrived(timer_id);
         let created = self.may_be_created(&entry);
         let created = created.and_then(|()| self.begin_task(now, &mut entry, timer_id, None));
         if let Err(refusal) = created {
@@ -272,8 +289,8 @@ impl LaneEngine {
         self.timers.tasks.set_follow_up(timer_id, entry.follow_up_of_awaited());
         let key = progress::definition_key(timer_id);
         let definition = Record::new(Some(&key), Some(&definition), std::iter::empty());
-        self.writes.push(PendingWrite::timer_change(lane, definition, ChangeReason::Created));
-        self.writes.keep_with_next();
+        let definition = PendingWrite::timer_change(lane, definition, ChangeReason::Created);
+        self.writes.push_with_next(definition);
         if let Some(record) = said {
             self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Created));
         }
@@ -289,10 +306,14 @@ impl LaneEngine {
         entry: Box<PendingRecord>,
         builder: &mut BatchBuilder,
     ) -> Option<Box<PendingRecord>> {
-        let entry = self.unless_behind(now, entry)?;
+        let entry = self.unless_behind(now, entry, builder)?;
         let Some(task) = entry.task.clone() else { return Some(entry) };
         if let Some(schedule) = &task.schedule {
             self.occur(now, entry, schedule, builder);
+            return None;
+        }
+        if let Some(run) = &task.run {
+            self.create_shards(now, entry, run, builder);
             return None;
         }
         let lane = entry.source.lane;
@@ -555,11 +576,14 @@ impl LaneEngine {
                 self.timers.set_progress(lane, timer_id, after);
                 self.write_progress(now, &entry, after, TimerState::Delay);
                 self.timers.here(lane, timer_id);
+                let began = result.started.unwrap_or(appended);
+                self.timers.tasks.begin(timer_id, OpenTurn::of(began, &result));
                 if self.timers.tasks.cursor(timer_id).is_some() {
                     // Who takes the lane over is to know what was said while the call was open.
                     let open = Progress { attempts: after.attempts.saturating_add(1), ..after };
                     let said = TaskResult {
                         worker: result.worker.clone(),
+                        started: result.started,
                         ..TaskResult::new(CallOutcome::Started)
                     };
                     self.write_attempt(lane, timer_id, after, &Next::Awaited(open), said);
@@ -615,7 +639,8 @@ impl LaneEngine {
         let held = before.held.filter(|of| is_awaited && of.partition.0 == partition.0);
         let (Some(live), Some(held)) = (live, held) else { return self.stale(&entry) };
         let after = Progress { begun: true, cancelling: false, ..before.ended() };
-        let said = self.said_by_cancel(now, &entry, (timer_id, live), after, TimerState::Cancelled);
+        let end = (TimerState::Cancelled, None);
+        let said = self.said_by_cancel(now, &entry, (timer_id, live), after, end);
         self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Cancelled));
         let scope = self.timers.scope(lane, timer_id);
         self.timers.end(now, lane, timer_id);
@@ -656,8 +681,8 @@ impl LaneEngine {
         let attempt = Attempt { timer_id, turn: before.turn, number, result };
         let (key, value) = Change::Attempt(attempt).encode();
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
-        self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Reported));
-        self.writes.keep_with_next();
+        let record = PendingWrite::timer_change(lane, record, ChangeReason::Reported);
+        self.writes.push_with_next(record);
     }
 
     fn write_progress(
@@ -718,6 +743,11 @@ impl LaneEngine {
             Some(held) => {
                 self.follow_to_worker(now, cancel, (timer_id, live), progress, held.partition.0);
             }
+            None if self.is_run(live) => {
+                self.cancel_shards_of(now, &cancel.record, (cancel.source.lane, timer_id, live));
+                let after = Progress { with_executor: false, ..progress };
+                self.end_task_by_cancel(now, cancel, (timer_id, live), after);
+            }
             None => self.end_task_by_cancel(now, cancel, (timer_id, live), progress),
         }
     }
@@ -729,16 +759,15 @@ impl LaneEngine {
         cancel: &PendingRecord,
         (timer_id, live): (TimerId, Pending),
         after: Progress,
-        state: TimerState,
+        (state, code): (TimerState, Option<Code>),
     ) -> Record {
         let table = self.timers.table();
         let words = table.words(live);
         let at = (live.version, live.due);
         let project = group_of(words.1).map(|(project, _)| project);
         let after = if state.is_final() { self.kept(now, project, after) } else { after };
-        let fields =
-            TimerFields { task: Some(after), ..fields_of_cancel(cancel, state, now, at, words) };
-        verdict::timer_record(timer_id, &fields)
+        let fields = fields_of_cancel(cancel, state, now, at, words);
+        verdict::timer_record(timer_id, &TimerFields { task: Some(after), code, ..fields })
     }
 
     /// A cancel goes after a task to the worker that holds it: only the worker knows whether its call has begun. So does each further
@@ -754,10 +783,10 @@ impl LaneEngine {
         let (lane, (timer_id, live)) = (cancel.source.lane, of);
         if !before.cancelling {
             let after = Progress { cancelling: true, ..before };
-            let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Delay);
+            let said = self.said_by_cancel(now, &cancel, of, after, (TimerState::Delay, None));
             self.timers.set_progress(lane, timer_id, after);
-            self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
-            self.writes.keep_with_next();
+            let said = PendingWrite::timer_change(lane, said, ChangeReason::Reported);
+            self.writes.push_with_next(said);
         }
         let answer = answer(&cancel, Outcome::Underway);
         self.note_to_worker(now, cancel, (timer_id, live), (before.turn, partition), answer);
@@ -777,14 +806,7 @@ impl LaneEngine {
         let id = directive.id.unwrap_or_default();
         let note = sealed::cancel_note(&self.setup.key, turn, id);
         let PendingRecord { source, offset, record, .. } = command;
-        let send = Produce {
-            to: Destination::Tasks,
-            partition: Some(i32::from(partition)),
-            record: note,
-            rewrite: HeaderRewrite::Whole,
-            due: now,
-            expires: None,
-        };
+        let send = Produce::own(Destination::Tasks, Lane(partition), now, note);
         let done = Some((source, offset));
         self.writes.push(PendingWrite { held: record.size(), ..PendingWrite::of(done, send) });
         self.writes.reply_with(answer);
@@ -801,29 +823,24 @@ impl LaneEngine {
         // Its executor has begun, and the attempt ends with this.
         let attempts = after.attempts.saturating_add(u32::from(after.with_executor));
         let after = Progress { attempts, with_executor: false, ..after };
-        let said = self.said_by_cancel(now, &cancel, of, after, TimerState::Cancelled);
-        let old = self.timers.table().cancel_mark(lane, timer_id);
-        let before = old.map(|old| old.before).unwrap_or_default().or(cancel.version());
-        // Its copy comes up by then.
-        let until = live.due.max(after.next_at).max(now) + PUT_OFF_MAX;
-        let until = until + CANCEL_MARK_SLACK;
+        let end = (TimerState::Cancelled, None);
+        let said = self.said_by_cancel(now, &cancel, of, after, end);
+        let until = copy_is_up_by(now, live, after);
         let until = self.longest_mark(now, live).map_or(until, |most| until.min(most));
-        let mark = CancelMark {
-            timer_id,
-            before,
-            until: old.map_or(until, |old| until.max(old.until)),
-            seen: true,
-            may_repeat: false,
-            cancels: true,
-        };
+        let mark = self.timers.table().mark_before((lane, timer_id), cancel.version(), until);
+        let mark = CancelMark { cancels: true, ..mark };
         self.timers.end(now, lane, timer_id);
-        self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Cancelled));
-        self.writes.keep_with_next();
+        self.writes.push_with_next(PendingWrite::timer_change(lane, said, ChangeReason::Cancelled));
         self.write_cancel_mark(lane, mark, ChangeReason::Recorded);
         let answer = answer(&cancel, Outcome::Cancelled);
         self.writes.complete_with((cancel.source, cancel.offset), cancel.record);
         self.writes.reply_with(answer);
     }
+}
+
+/// By when the copy comes up of a task that is pending, and is that far.
+fn copy_is_up_by(now: UnixMillis, live: Pending, progress: Progress) -> UnixMillis {
+    live.due.max(progress.next_at).max(now) + PUT_OFF_MAX + CANCEL_MARK_SLACK
 }
 
 /// When attempts of a task are made again: as it says itself, or its service does.

@@ -21,7 +21,9 @@ use super::super::sealed::SUBMIT_MAX;
 use super::super::task::follow_up::FollowUp;
 use super::super::task::registry::Registry;
 use super::super::task::scope::{Limits, SERVICE_CONCURRENCY, Serving};
-use super::super::timers::{ByName, HeldBy, Progress, TimerId};
+use super::super::timers::{
+    ByName, HeldBy, OpenTurn, Progress, RunProgress, ShardNews, ShardReport, ShardState, TimerId,
+};
 use super::super::verdict::PendingRecord;
 use super::super::verdict::tasks::topics_of;
 use super::super::work::{Callee, Scope};
@@ -141,16 +143,37 @@ pub(super) struct Tasks {
     progress: ByName<Progress>,
     /// How far executors said that they are, of those that were heard of here.
     cursors: ByName<Arc<str>>,
+    /// Turns that executors have, and have given a sign of.
+    open_turns: ByName<OpenTurn>,
     /// Tasks of schedules whose creates were written, and not read yet: when that was.
     announced: ByName<UnixMillis>,
     /// Of those whose executors report, and of whose end somebody is told: what that needs beside what is reported.
     follow_ups: ByName<Arc<FollowUp>>,
+    /// Runs that have shards.
+    runs: ByName<PendingRun>,
+    /// Shards that have not ended, and what their runs were told of them.
+    told: ByName<Told>,
     scopes: BTreeMap<(Lane, Scope), ScopeState>,
     /// Credits in use.
     projects: HashMap<(Lane, Arc<str>), u32>,
     of_lanes: Vec<LaneState>,
     looked: UnixMillis,
     counts: Counts,
+}
+
+/// A run that has shards.
+#[derive(Debug)]
+struct PendingRun {
+    of: RunProgress,
+    /// A write of it waits for its batch.
+    is_to_write: bool,
+}
+
+/// What a run was told of a shard.
+#[derive(Clone, Copy, Debug, Default)]
+struct Told {
+    begun: bool,
+    again: bool,
 }
 
 /// What has happened to tasks since the start.
@@ -161,6 +184,7 @@ struct Counts {
     dispatched: u64,
     occurrences: u64,
     skipped: u64,
+    shards: u64,
 }
 
 impl Tasks {
@@ -171,8 +195,11 @@ impl Tasks {
             lanes,
             progress: ByName::default(),
             cursors: ByName::default(),
+            open_turns: ByName::default(),
             announced: ByName::default(),
             follow_ups: ByName::default(),
+            runs: ByName::default(),
+            told: ByName::default(),
             scopes: BTreeMap::new(),
             projects: HashMap::new(),
             of_lanes: vec![LaneState::default(); usize::from(lanes)],
@@ -194,6 +221,8 @@ impl Tasks {
         figures.tasks_dispatched = self.counts.dispatched;
         figures.occurrences = self.counts.occurrences;
         figures.occurrences_skipped = self.counts.skipped;
+        figures.shards_created = self.counts.shards;
+        figures.runs_open = self.runs.len();
         let overdue = &mut figures.tasks_overdue;
         for ((_, scope), state) in self.scopes.iter().filter(|(_, state)| state.put_off > 0) {
             let count = match (is_paused(&self.registry, scope), state.slow) {
@@ -241,6 +270,63 @@ impl Tasks {
         self.counts.skipped += skipped;
     }
 
+    /// So many shards of a run were created.
+    pub(super) fn count_shards(&mut self, created: u64) {
+        self.counts.shards += created;
+    }
+
+    // Runs, and shards.
+
+    /// How far the shards of a run are, if it has some.
+    pub(super) fn run(&self, timer_id: TimerId) -> Option<&RunProgress> {
+        self.runs.get(&timer_id).map(|run| &run.of)
+    }
+
+    /// The shards of a run are that far.
+    pub(super) fn set_run(&mut self, timer_id: TimerId, of: RunProgress) {
+        let is_to_write = self.runs.get(&timer_id).is_some_and(|run| run.is_to_write);
+        self.runs.insert(timer_id, PendingRun { of, is_to_write });
+    }
+
+    /// Takes in what is heard of a shard: whether it is new, and whether the run ends by what is known of its shards; `None`: there is no
+    /// such run.
+    pub(super) fn hear_of_shard(
+        &mut self,
+        timer_id: TimerId,
+        said: ShardReport,
+    ) -> Option<(bool, bool)> {
+        let run = self.runs.get_mut(&timer_id)?;
+        let is_new = run.of.hear(said);
+        let stops = run.of.stops() && run.of.state(said.index) == ShardState::Failed;
+        Some((is_new, stops || run.of.is_over()))
+    }
+
+    /// How far a run is is to be written; false: a write of it waits for its batch, and says this, too.
+    pub(super) fn begin_to_write_run(&mut self, timer_id: TimerId) -> bool {
+        let run = self.runs.get_mut(&timer_id);
+        run.is_some_and(|run| !std::mem::replace(&mut run.is_to_write, true))
+    }
+
+    /// What is written of a run now.
+    pub(super) fn run_to_write(&mut self, timer_id: TimerId) -> Option<&RunProgress> {
+        let run = self.runs.get_mut(&timer_id)?;
+        run.is_to_write = false;
+        Some(&run.of)
+    }
+
+    /// Whether the run of a shard was not told that yet; it is from now on.
+    pub(super) fn is_news_of_shard(&mut self, timer_id: TimerId, news: ShardNews) -> bool {
+        let told = match news {
+            ShardNews::Finished | ShardNews::Failed => {
+                self.told.remove(&timer_id);
+                return true;
+            }
+            ShardNews::Begun => &mut self.told.entry(timer_id).or_default().begun,
+            ShardNews::Again => &mut self.told.entry(timer_id).or_default().again,
+        };
+        !std::mem::replace(told, true)
+    }
+
     // Whether a task of a schedule is on its way.
 
     /// The create of a task is written: until it is read, the task is not pending, and has not ended.
@@ -275,6 +361,21 @@ impl Tasks {
         self.cursors.insert(timer_id, cursor);
     }
 
+    /// The turn that an executor has, if it has given a sign.
+    pub(super) fn open_turn(&mut self, timer_id: TimerId) -> Option<&mut OpenTurn> {
+        self.open_turns.get_mut(&timer_id)
+    }
+
+    /// An executor has begun a turn.
+    pub(super) fn begin(&mut self, timer_id: TimerId, turn: OpenTurn) {
+        self.open_turns.insert(timer_id, turn);
+    }
+
+    /// The turn of an executor is over: says what was known of it.
+    pub(super) fn end_turn(&mut self, timer_id: TimerId) -> Option<OpenTurn> {
+        self.open_turns.remove(&timer_id)
+    }
+
     /// What is needed to tell of the end of a task whose executor reports it; `None`: nobody is told.
     pub(super) fn follow_up(&self, timer_id: TimerId) -> Option<Arc<FollowUp>> {
         self.follow_ups.get(&timer_id).map(Arc::clone)
@@ -288,8 +389,9 @@ impl Tasks {
     }
 
     /// A task is pending no more, whether it was ever dispatched or not.
-    pub(super) fn forget_follow_up(&mut self, timer_id: TimerId) {
+    pub(super) fn forget(&mut self, timer_id: TimerId) {
         self.follow_ups.remove(&timer_id);
+        self.runs.remove(&timer_id);
     }
 
     /// A task is that far now. `scope`: whose limits it is under, if it makes calls.
@@ -308,6 +410,7 @@ impl Tasks {
     pub(super) fn end(&mut self, lane: Lane, timer_id: TimerId, scope: Option<&Scope>) {
         let old = self.progress.remove(&timer_id).and_then(|old| old.held);
         self.cursors.remove(&timer_id);
+        self.open_turns.remove(&timer_id);
         self.change_credits(lane, scope, old, None);
     }
 

@@ -2,9 +2,10 @@
 
 use super::super::messages::{Action, ChangeReason, Left};
 use super::super::setup::Tracking;
+use super::super::task::id::TaskId;
 use super::super::timers::{
-    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version, group_of,
-    progress,
+    After, ByName, CancelMark, Change, Ended, Timer, TimerId, TimerState, Version, Written,
+    group_of, progress,
 };
 use super::behind::Behind;
 use super::inventory::{AGAIN_AFTER, Step};
@@ -95,14 +96,17 @@ impl LaneEngine {
         now: UnixMillis,
         lane: Lane,
         timers: Vec<TimerId>,
-        tasks: &[(TimerId, u32)],
+        tasks: &[(TimerId, Written)],
     ) {
         if let Some(expired) = self.timers.expired(lane, timers) {
-            let tasks: ByName<u32> = tasks.iter().copied().collect();
+            let tasks: ByName<Written> = tasks.iter().copied().collect();
             for timer_id in &expired {
-                if let Some(attempts) = tasks.get(timer_id) {
+                if let Some(Written { attempts, is_run }) = tasks.get(timer_id).copied() {
                     self.write_forgotten(lane, &progress::definition_key(*timer_id));
-                    for number in 1..=(*attempts).min(u32::from(progress::SLOTS)) {
+                    if is_run {
+                        self.write_forgotten(lane, &progress::shards_key(*timer_id));
+                    }
+                    for number in 1..=attempts.min(u32::from(progress::SLOTS)) {
                         let key = progress::attempt_key(*timer_id, progress::slot(number));
                         self.write_forgotten(lane, &key);
                     }
@@ -116,7 +120,7 @@ impl LaneEngine {
         }
     }
 
-    fn write_forgotten(&mut self, lane: Lane, key: &[u8]) {
+    pub(super) fn write_forgotten(&mut self, lane: Lane, key: &[u8]) {
         let record = Record::new(Some(key), None, std::iter::empty());
         self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Forgotten));
     }
@@ -220,10 +224,14 @@ impl LaneEngine {
         let label = timer.label.as_deref();
         let project = group_of(label).map(|(project, _)| project);
         let task = timer.task.map(|task| self.kept(now, project, task));
+        let id = std::str::from_utf8(&timer.id).ok().and_then(|id| TaskId::parse(id).ok());
         let lost = Timer { state: TimerState::Lost, since: now, task, ..timer };
         let timer_id = lost.timer_id;
         let (key, value) = Change::Timer(lost).encode();
         let record = Record::new(Some(&key), value.as_deref(), std::iter::empty());
+        if let (Some(live), Some(id)) = (self.timers.table().live(lane, timer_id), id) {
+            self.cancel_shards(now, &id, (lane, timer_id, live));
+        }
         self.timers.lose(now, lane, timer_id);
         self.writes.push(PendingWrite::timer_change(lane, record, ChangeReason::Lost));
         self.agenda.wake(now);

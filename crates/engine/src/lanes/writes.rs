@@ -10,6 +10,7 @@ use std::collections::VecDeque;
 use super::super::messages::{
     Answer, ChangeReason, Destination, HeaderRewrite, Produce, TimerChange,
 };
+use super::super::timers::TimerId;
 use super::{Lane, Offset, Record, Source, UnixMillis};
 
 /// What goes with the next batch, in this order.
@@ -23,6 +24,8 @@ pub(super) struct PendingWrite {
     pub(super) answer: Option<Answer>,
     /// It is in the same batch as the next one.
     pub(super) with_next: bool,
+    /// In place of a send: how far the shards of this run are once this leaves.
+    pub(super) shards: Option<(Lane, TimerId)>,
 }
 
 /// What is written of a timer that is dead, beside its letter.
@@ -39,14 +42,30 @@ impl PendingWrite {
         Self { done, held: send.record.size(), send: Some(send), ..Self::default() }
     }
 
+    /// A send that finishes no offset.
+    pub(super) fn send(send: Produce) -> Self {
+        Self { send: Some(send), ..Self::default() }
+    }
+
     /// A timer change.
     pub(super) fn timer_change(lane: Lane, record: Record, reason: ChangeReason) -> Self {
         let rewrite = HeaderRewrite::Timer(Box::new(TimerChange { record, reason }));
         let partition = Some(i32::from(lane.0));
         let due = UnixMillis(0);
         let (record, expires) = (Record::empty(), None);
-        let send = Produce { to: Destination::Timers, partition, record, rewrite, due, expires };
-        Self { send: Some(send), ..Self::default() }
+        Self::send(Produce { to: Destination::Timers, partition, record, rewrite, due, expires })
+    }
+
+    /// How far the shards of a run are. All that is heard of them until it leaves is in it.
+    pub(super) fn shards(lane: Lane, timer_id: TimerId) -> Self {
+        Self { shards: Some((lane, timer_id)), ..Self::default() }
+    }
+
+    /// The shards are that far.
+    pub(super) fn settle_shards(&mut self, change: Record) {
+        if let Some((lane, _)) = self.shards.take() {
+            self.send = Self::timer_change(lane, change, ChangeReason::Reported).send;
+        }
     }
 
     /// An offset that finishes without a record to send.
@@ -82,6 +101,11 @@ impl Writes {
         self.ready.push_back(write);
     }
 
+    /// A write that leaves together with the next one.
+    pub(super) fn push_with_next(&mut self, write: PendingWrite) {
+        self.ready.push_back(PendingWrite { with_next: true, ..write });
+    }
+
     pub(super) fn extend(&mut self, writes: impl IntoIterator<Item = PendingWrite>) {
         self.ready.extend(writes);
     }
@@ -95,6 +119,14 @@ impl Writes {
     pub(super) fn keep_with_next(&mut self) {
         if let Some(last) = self.ready.back_mut() {
             last.with_next = true;
+        }
+    }
+
+    /// A run ends, and its shards are that far: so says a write of them that waits. What was heard of them is done with it.
+    pub(super) fn settle_shards(&mut self, timer_id: TimerId, change: &Record) {
+        let waiting = self.ready.iter_mut();
+        for write in waiting.filter(|write| write.shards.is_some_and(|(_, of)| of == timer_id)) {
+            write.settle_shards(change.clone());
         }
     }
 
@@ -128,8 +160,8 @@ impl Writes {
         self.letters.pop_front()
     }
 
-    /// How many writes wait in order.
-    pub(super) fn len(&self) -> usize {
+    /// How many writes wait in order: all but the dead letters that wait apart.
+    pub(super) fn in_order(&self) -> usize {
         self.ready.len()
     }
 

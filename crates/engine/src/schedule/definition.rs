@@ -12,8 +12,9 @@ use super::{FIELDS as TIMING_FIELDS, Overlap, Timing};
 use crate::task::Wrong;
 use crate::task::fields::{Fields, Wrongs, length, text, wanted};
 use crate::task::id::TaskId;
-use crate::task::request::{self, Due, Request};
+use crate::task::request::{self, Request};
 use crate::task::spec::{Occurrence, Spec};
+use crate::task::template::{TASK, Template};
 use crate::{Millis, UnixMillis};
 
 /// Longest definition, in bytes: as it is written, and as it is kept.
@@ -27,8 +28,6 @@ pub const NEVER: UnixMillis = super::rule::TIME_MAX;
 pub const GRACE: Millis = Millis(20_000);
 
 const NAME_WANTED: &str = "1 to 64 of a-z 0-9 _ -";
-/// The task of each time.
-pub(crate) const TASK: &str = "task";
 /// Fields of a schedule beside those of every specification and those that say when.
 const OWN: [&str; 4] = ["name", "expires", "paused", TASK];
 /// What a schedule says of its tasks, and they do not say themselves.
@@ -53,8 +52,8 @@ pub struct Schedule {
     expires: Option<Millis>,
     /// There are no tasks while it is so.
     paused: bool,
-    /// A request for the task, without what the schedule says.
-    task: Map<String, Value>,
+    /// The task of each time.
+    task: Template,
 }
 
 impl fmt::Debug for Schedule {
@@ -89,29 +88,14 @@ impl Schedule {
             value.as_bool().ok_or_else(|| wanted(value, "true or false"))
         });
         let timing = Timing::read(fields, wrongs);
-        let task = fields.require(TASK, wrongs, |value| {
-            value.as_object().ok_or_else(|| wanted(value, "a JSON object: the task of each time"))
-        })?;
-        for (field, why) in NOT_OF_TASK.into_iter().filter(|(field, _)| task.contains_key(*field)) {
-            wrongs.add(format!("{TASK}.{field}"), format!("is there; {why}"));
-        }
-        // What does not belong there is named once.
-        let mut task = task.clone();
-        task.retain(|field, _| NOT_OF_TASK.iter().all(|(of, _)| of != field));
-        let schedule = Self {
+        let task = Template::read(fields, of, &NOT_OF_TASK, wrongs);
+        Some(Self {
             name: name?,
             timing: timing?,
             expires,
             paused: paused.unwrap_or_default(),
-            task,
-        };
-        let request = schedule.request(of?, NEVER);
-        for Wrong { at, detail } in request.err().into_iter().flatten() {
-            // What is wrong with all of it has no name of its own.
-            let at = if at == request::DOCUMENT { TASK.to_owned() } else { format!("{TASK}.{at}") };
-            wrongs.add(at, detail);
-        }
-        Some(schedule)
+            task: task?,
+        })
     }
 
     /// The fields that were read, for who writes them.
@@ -119,9 +103,10 @@ impl Schedule {
         Wire {
             name: &self.name,
             timing: self.timing.wire(),
+            last_of_count: self.timing.last,
             expires: self.expires.map(crate::task::fields::Length),
             paused: self.paused,
-            task: &self.task,
+            task: self.task.as_map(),
         }
     }
 
@@ -158,13 +143,13 @@ impl Schedule {
     /// The task, as it was written.
     #[must_use]
     pub const fn task(&self) -> &Map<String, Value> {
-        &self.task
+        self.task.as_map()
     }
 
     /// The type of its tasks, as it is written.
     #[must_use]
     pub fn type_of_task(&self) -> &str {
-        self.task.get("type").and_then(Value::as_str).unwrap_or_default()
+        self.task.type_of_task()
     }
 
     /// When it is acted on first, if it is made, changed or resumed `now`: at its next nominal time; never while it is paused.
@@ -208,18 +193,8 @@ impl Schedule {
     ///
     /// # Errors
     /// As those of [`occurrence`](Self::occurrence).
-    pub fn request(
-        &self,
-        (project, group): (&str, &str),
-        due: UnixMillis,
-    ) -> Result<Request, Vec<Wrong>> {
-        let mut map = self.task.clone();
-        map.insert("project".to_owned(), project.into());
-        map.insert("group".to_owned(), group.into());
-        map.insert("trigger_at".to_owned(), due.0.into());
-        let request = request::read_map(map)?;
-        debug_assert_eq!(request.due, Due::At(due));
-        Ok(request)
+    pub fn request(&self, of: (&str, &str), due: UnixMillis) -> Result<Request, Vec<Wrong>> {
+        self.task.request(of, due)
     }
 }
 
@@ -248,6 +223,8 @@ pub(crate) struct Wire<'a> {
     name: &'a str,
     #[serde(flatten)]
     timing: super::Wire<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last_of_count: Option<UnixMillis>,
     #[serde(skip_serializing_if = "Option::is_none")]
     expires: Option<crate::task::fields::Length>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]

@@ -49,6 +49,14 @@ fn headers(record: &Record) -> Vec<String> {
 }
 
 #[test]
+fn a_task_says_when_it_expires_to_who_reads_its_specification() {
+    let record = submitted();
+    let text = record.headers().find(|(name, _)| *name == header::TASK.as_bytes());
+    let written = text.and_then(|(_, value)| Spec::parse(value?).ok()).expect("a specification");
+    assert_eq!(written, spec().with_expires(Some(UnixMillis(99_000))));
+}
+
+#[test]
 fn a_task_goes_to_a_worker_and_its_result_comes_back_as_it_was_sealed() {
     let id = TaskId::of_request("shop", "o-17", None).expect("sound");
     let record = dispatched(&submitted(), 4);

@@ -36,7 +36,7 @@ pub struct Ticket {
 /// A text that is no ticket of a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "want the ticket that came with the turn, as it was: x-delay-ticket of a record, waterclock-ticket of a call"
+    "the ticket is not one of this task; want the one that came with the turn, as it was: x-delay-ticket of a record, waterclock-ticket of a call"
 )]
 pub struct BadTicket;
 
@@ -124,6 +124,11 @@ mod tests {
         fn made_up_tickets_do_no_harm(text in "\\PC{0,80}|[A-Za-z0-9_-]{54}") {
             prop_assert_eq!(Ticket::read(&text, &key(1), &id(1)), Err(BadTicket));
         }
+    }
+
+    #[test]
+    fn who_has_another_ticket_is_told_what_is_wrong_with_it() {
+        assert!(BadTicket.to_string().starts_with("the ticket is not one of this task"));
     }
 
     #[test]

@@ -257,6 +257,16 @@ pub(crate) fn wanted(value: &Value, want: &str) -> String {
     format!("is {}; want {want}", shown(value))
 }
 
+/// What is wrong with an address. It is not shown if it may have a password.
+pub(crate) fn wanted_address(text: &str, want: &str) -> String {
+    match text {
+        text if text.contains(['@', '?']) => {
+            format!("is something else (not shown, as it may have a password); want {want}")
+        }
+        text => wanted(&Value::from(text), want),
+    }
+}
+
 /// A value as an answer may show it.
 pub(crate) fn shown(value: &Value) -> String {
     cut(&escaped(&value.to_string()))

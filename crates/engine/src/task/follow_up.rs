@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::super::header::{Code, Refusal};
+use super::super::run::ShardCounts;
 use super::super::{Offset, UnixMillis};
 use super::fields::to_json;
 use super::id::TaskId;
@@ -46,6 +47,8 @@ pub(crate) struct End<'a> {
     pub(crate) failed: Option<(Code, Option<&'a Refusal>)>,
     /// What was said of its last turn, if anything was.
     pub(crate) last: Option<&'a TaskResult>,
+    /// Of a run: what has become of its shards.
+    pub(crate) shards: Option<ShardCounts>,
 }
 
 /// What of a result is told.
@@ -78,9 +81,11 @@ impl FollowUp {
     #[must_use]
     pub fn of_awaited(definition: &str) -> Option<Self> {
         // Most have none, and need not be read.
-        let spec = definition.contains("\"on_result\"").then(|| Spec::parse(definition.as_bytes()));
-        let spec = spec?.ok()?;
-        spec.feedback().and_then(|_| Self::of(&spec))
+        let has = |field: &str| definition.contains(field);
+        let is_told = has("\"on_result\"") || has("\"on_finished\"");
+        let spec = is_told.then(|| Spec::parse(definition.as_bytes()))?.ok()?;
+        let is_awaited = spec.feedback().is_some() || spec.run().is_some();
+        is_awaited.then(|| Self::of(&spec)).flatten()
     }
 
     /// The specification of the follow-up. A service is called again as it says itself; anybody else as by [`Retry::of_follow_up`].
@@ -110,6 +115,7 @@ impl FollowUp {
             group: &self.group,
             request_id: self.request_id.as_deref(),
             trigger_at: end.trigger,
+            nominal_at: end.id.nominal(),
             ended_at: end.at,
             turn,
             attempts_total,
@@ -117,6 +123,7 @@ impl FollowUp {
             code: end.failed.map(|(code, _)| code.as_str()),
             detail: end.failed.and_then(|(_, refusal)| Some(refusal?.detail.as_str())),
             last,
+            shards: end.shards,
         })
     }
 }
@@ -132,6 +139,8 @@ struct Body<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     request_id: Option<&'a str>,
     trigger_at: UnixMillis,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nominal_at: Option<UnixMillis>,
     ended_at: UnixMillis,
     turn: u32,
     attempts_total: u32,
@@ -142,6 +151,8 @@ struct Body<'a> {
     detail: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last: Option<Map<String, Value>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shards: Option<ShardCounts>,
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Ids of tasks: how they are made, and which lane they are of.
 //!
 //! # Invariants
-//! 1. The same project, request id and key always make the same id. Another project or request id makes another one.
+//! 1. The same project, request id and key always make the same id. Another project or request id makes another one. Those of tasks and
+//!    those of runs are never the same.
 //! 2. The lane follows from the id alone: [`TaskId::lane_of`] is the only place that says so. A task with a key is in the
 //!    lane of the records of that key.
 //! 3. Every id is an id of the [header contract](crate::header): it can stand in `x-delay-id`, in a URL and in a log.
@@ -17,8 +18,10 @@ use crate::{Lane, Millis, Offset, UnixMillis, murmur2};
 
 /// Longest request id, in bytes.
 pub const REQUEST_ID_MAX: usize = 128;
-/// What is hashed before a request id, so that the hash is never that of something else.
-const DOMAIN: &[u8] = b"waterclock task";
+/// What is hashed before a request id of a task, so that the hash is never that of something else.
+const TASK: &[u8] = b"waterclock task";
+/// The same of a run.
+const RUN: &[u8] = b"waterclock run";
 /// What is hashed before an id to spread tasks over a window.
 const WINDOW: &[u8] = b"waterclock window";
 /// What is hashed before a version and an id to make the id of its follow-up.
@@ -27,6 +30,8 @@ const FOLLOW_UP: &[u8] = b"waterclock follow-up";
 const SCHEDULE: &str = "schedule.";
 /// What stands between the id of a schedule and which of its tasks it is; nothing of a schedule's name has it.
 const OCCURRENCE: char = '@';
+/// What the id of a shard begins with.
+const SHARD: &str = "r.";
 /// What is hashed before an id to make one that no task has.
 const ABSENT: &[u8] = b"waterclock no task";
 /// Hex digits of a hash of a key.
@@ -76,18 +81,15 @@ impl TaskId {
         request_id: &str,
         key: Option<&[u8]>,
     ) -> Result<Self, IdError> {
-        if !(1..=REQUEST_ID_MAX).contains(&request_id.len()) {
-            return Err(IdError::RequestId(request_id.len()));
-        }
-        let mut hash = Sha256::new();
-        // Lengths before the parts: no other parts make the same bytes.
-        for part in [DOMAIN, project.as_bytes(), request_id.as_bytes()] {
-            hash.update((part.len() as u64).to_be_bytes());
-            hash.update(part);
-        }
-        let mut bytes = [0; 16];
-        bytes.copy_from_slice(&hash.finalize()[..16]);
-        Ok(Self::of_bytes(bytes, key))
+        Ok(Self::of_bytes(named(TASK, project, request_id)?, key))
+    }
+
+    /// The id of the run that a project asked for with this request id.
+    ///
+    /// # Errors
+    /// [`IdError::RequestId`].
+    pub fn run_of_request(project: &str, request_id: &str) -> Result<Self, IdError> {
+        Ok(Self::of_bytes(named(RUN, project, request_id)?, None))
     }
 
     /// An id of random bytes, which the caller brings. `key`: the task has to be in the lane of this key.
@@ -167,6 +169,42 @@ impl TaskId {
         Self(format!("k{:08x}-{}{OCCURRENCE}{which}", self.lane_hash(), self.0).into())
     }
 
+    /// The id of a shard, counted from 0, of the version of this run that was appended then, there. No hash of a key begins it: shards
+    /// are spread over all lanes.
+    #[must_use]
+    pub fn shard(&self, (first_appended, offset): (UnixMillis, Offset), index: u32) -> Self {
+        Self(format!("{SHARD}{}.{}-{}.{index}", self.0, first_appended.0, offset.0).into())
+    }
+
+    /// The run whose shard this is, which version of it, and which shard; `None`: it is none.
+    #[must_use]
+    pub fn as_shard(&self) -> Option<(Self, (UnixMillis, Offset), u32)> {
+        Self::read_shard(&self.0)
+    }
+
+    /// The same of an id as it is written.
+    pub(crate) fn read_shard(id: &str) -> Option<(Self, (UnixMillis, Offset), u32)> {
+        let (rest, index) = id.strip_prefix(SHARD)?.rsplit_once('.')?;
+        let (run, version) = rest.rsplit_once('.')?;
+        let (first_appended, offset) = version.split_once('-')?;
+        let version = (UnixMillis(first_appended.parse().ok()?), Offset(offset.parse().ok()?));
+        Some((Self::parse(run).ok()?, version, index.parse().ok()?))
+    }
+
+    /// The nominal time whose task of a schedule this is, or of whose run it is a shard; `None`: it is of no schedule, or somebody asked
+    /// for it by hand. Nobody chooses the id of a task, so nobody but a schedule makes one that has a time.
+    #[must_use]
+    pub fn nominal(&self) -> Option<UnixMillis> {
+        let run = self.as_shard().map(|(run, ..)| run);
+        let id = run.as_ref().unwrap_or(self);
+        let (of, which) = id.0.rsplit_once(OCCURRENCE)?;
+        let (_, schedule) = of.split_once('-')?;
+        let (schedule, nominal) = (Self(schedule.into()), UnixMillis(which.parse().ok()?));
+        // Only what is made is read: no other text has that time.
+        let is_made = schedule.as_schedule().is_some() && schedule.occurrence(nominal) == *id;
+        is_made.then_some(nominal)
+    }
+
     /// Another id, of the same lane, that no task has.
     #[must_use]
     pub fn absent_beside(&self) -> Self {
@@ -197,6 +235,22 @@ impl TaskId {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+}
+
+/// What a request id stands for, of what is called so.
+fn named(what: &[u8], project: &str, request_id: &str) -> Result<[u8; 16], IdError> {
+    if !(1..=REQUEST_ID_MAX).contains(&request_id.len()) {
+        return Err(IdError::RequestId(request_id.len()));
+    }
+    let mut hash = Sha256::new();
+    // Lengths before the parts: no other parts make the same bytes.
+    for part in [what, project.as_bytes(), request_id.as_bytes()] {
+        hash.update((part.len() as u64).to_be_bytes());
+        hash.update(part);
+    }
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash.finalize()[..16]);
+    Ok(bytes)
 }
 
 impl fmt::Display for TaskId {

@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use url::Url;
 
 use super::bucket::Rate;
-use super::fields::{self, Fields, Wrong, Wrongs, integer, length, wanted};
+use super::fields::{self, Fields, Wrong, Wrongs, integer, length, wanted, wanted_address};
 use super::hosts::{HOST_WANTED, HOSTS_MAX, Hosts};
 use super::request::BODY_MAX;
 use super::retry::Retry;
@@ -633,6 +633,9 @@ const GRPC_ADDRESS: &str = "a URL http:// (plain HTTP/2) or https:// (TLS) of at
 const SECRET: &str =
     "the name of a secret: 1 to 64 of a-z 0-9 . _ -; its value stands in the workers' [secrets]";
 
+/// What [`is_name`] wants.
+pub const NAME_WANTED: &str = "1 to 64 of a-z 0-9 . _ -, not . or ..";
+
 /// Whether a project, a service, a group or a secret may have this name. Names stand in URLs.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
@@ -675,7 +678,7 @@ fn secretive(value: &Value, want: &str, is_sound: fn(&str) -> bool) -> Result<St
     match value {
         Value::Null => Err(wanted(value, want)),
         Value::String(text) if is_sound(text) => Ok(text.clone()),
-        _ => Err(format!("is none (not shown, as it may be a secret); want {want}")),
+        _ => Err(format!("is something else (not shown, as it may be a secret); want {want}")),
     }
 }
 
@@ -767,7 +770,7 @@ fn hosts(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Hosts> {
     let hosts = fields.read("hosts", wrongs, |value| texts(value, HOSTS_MAX))?;
     for (nth, host) in hosts.iter().enumerate() {
         if Hosts::new(vec![host.clone()]).is_err() {
-            wrongs.add(fields::item("hosts", nth), format!("is none; want {HOST_WANTED}"));
+            wrongs.add(fields::item("hosts", nth), wanted_address(host, HOST_WANTED));
         }
     }
     Hosts::new(hosts).ok()
@@ -777,8 +780,10 @@ fn targets(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Topics> {
     let patterns = fields.read("targets", wrongs, |value| texts(value, TARGETS_MAX))?;
     let mut is_sound = true;
     for (nth, pattern) in patterns.iter().enumerate() {
-        if Allow::new("", Some(std::slice::from_ref(pattern))).is_err() {
-            wrongs.add(fields::item("targets", nth), "is not a regular expression");
+        if let Err(bad) = Allow::new("", Some(std::slice::from_ref(pattern))) {
+            let shown = fields::shown(&Value::from(bad.pattern));
+            let detail = format!("is {shown}, which is no regular expression: {}", bad.why);
+            wrongs.add(fields::item("targets", nth), detail);
             is_sound = false;
         }
     }

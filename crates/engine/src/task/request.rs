@@ -14,7 +14,7 @@ use super::Wrong;
 use super::fields::{self, Fields, Wrongs, any_length, bytes, document, item, text, wanted};
 use super::id::REQUEST_ID_MAX;
 use super::registry;
-use super::spec::{self, BodyFormat, KEY_MAX, Kind, SPEC_MAX, Spec};
+use super::spec::{self, BodyFormat, KEY_MAX, Kind, Spec};
 
 /// Longest body of a task, in bytes.
 pub const BODY_MAX: usize = 1 << 20;
@@ -25,7 +25,9 @@ pub const HEADERS_MAX: usize = 64;
 /// Most bytes of a Kafka task's headers, names and values together.
 pub const HEADERS_BYTES_MAX: usize = 16 << 10;
 /// Points in time in epoch milliseconds, as the header contract takes them. Below are seconds, which somebody wrote by mistake.
-const TIMES: RangeInclusive<u64> = 1_000_000_000_000..=100_000_000_000_000;
+const TIMES: RangeInclusive<u64> = 1_000_000_000_000..=TIME_MAX.0;
+/// The last one.
+pub(crate) const TIME_MAX: UnixMillis = UnixMillis(100_000_000_000_000);
 /// What a request is called in an answer about all of it.
 pub(crate) const DOCUMENT: &str = "request";
 
@@ -38,6 +40,8 @@ pub enum TaskType {
     Kafka,
     /// A call over gRPC.
     Grpc,
+    /// Many tasks that count as one.
+    Run,
 }
 
 impl TaskType {
@@ -48,6 +52,7 @@ impl TaskType {
             Self::Http => "http",
             Self::Kafka => "kafka",
             Self::Grpc => "grpc",
+            Self::Run => spec::RUN,
         }
     }
 }
@@ -143,6 +148,13 @@ pub fn read_beside(
     sound(request, wrongs)
 }
 
+/// What is wrong with an `expires_at` that is not behind the time when the task is due.
+#[must_use]
+pub fn expires_too_early(expires: UnixMillis, due: UnixMillis) -> String {
+    let (gap, expires, due) = (due - expires, expires.0, due.0);
+    format!("is {expires}, which is {gap} too early; want a time after the task is due ({due})")
+}
+
 /// Reads the body of a request that has no fields: there is none, or it is an object without fields.
 ///
 /// # Errors
@@ -222,13 +234,15 @@ fn one(
         }
     }
     let is_of = |name: &str| map.get("type").is_some_and(|of_type| of_type == name);
-    let (is_kafka, is_grpc) = (is_of("kafka"), is_of("grpc"));
+    let (is_kafka, is_grpc, is_run) = (is_of("kafka"), is_of("grpc"), is_of(spec::RUN));
     if is_of(spec::SCHEDULE) {
         wrongs.add("type", "is \"schedule\", which is no task; want http, kafka or grpc");
         return None;
     }
-    let is_known = is_kafka || is_grpc || is_of("http");
-    let (own, of_spec, name) = if is_kafka {
+    let is_known = is_kafka || is_grpc || is_run || is_of("http");
+    let (own, of_spec, name) = if is_run {
+        (&[][..], &spec::RUN_FIELDS[..], "a run")
+    } else if is_kafka {
         (&KAFKA[..], &spec::KAFKA_FIELDS[..], "a kafka task")
     } else if is_grpc {
         (&CALL[..], &spec::GRPC_FIELDS[..], "a grpc task")
@@ -236,8 +250,10 @@ fn one(
         (&CALL[..], &spec::HTTP_FIELDS[..], "an http task")
     };
     let own = [&COMMON[..], own].concat();
-    let of_spec = spec::COMMON_FIELDS.iter().chain(of_spec);
-    let of_spec = of_spec.filter(|name| !own.contains(name) && **name != spec::OCCURRENCE);
+    let of_every = if is_run { &[][..] } else { &spec::COMMON_FIELDS[..] };
+    let of_spec = of_every.iter().chain(of_spec);
+    let of_spec = of_spec
+        .filter(|name| !own.contains(name) && ![spec::OCCURRENCE, spec::SHARD].contains(*name));
     let known: Vec<&str> = own.iter().chain(of_spec).copied().collect();
     {
         let fields = Fields::of_document(&map);
@@ -265,14 +281,6 @@ fn one(
         rest.insert("headers".to_owned(), Value::Array(pairs));
     }
     let spec = Spec::read(&Fields::of_document(&rest), wrongs);
-    // Percent-encoding and defaults make it longer than it was.
-    if let Some(len) = spec.as_ref().map(|spec| spec.to_json().len()).filter(|len| *len > SPEC_MAX)
-    {
-        let detail = format!(
-            "has {len} bytes without its times, its body and its key; want at most {SPEC_MAX}"
-        );
-        wrongs.add(DOCUMENT, detail);
-    }
     let fields = Fields::of_document(&map);
     let due = due(&fields, wrongs);
     let window = fields.read("window", wrongs, registry::window);
@@ -280,14 +288,22 @@ fn one(
     if let (Some(expires), Some(Due::At(due))) = (expires, due)
         && expires <= due
     {
-        wrongs.add(
-            "expires_at",
-            format!("is {}; want a time after trigger_at ({})", expires.0, due.0),
-        );
+        wrongs.add("expires_at", expires_too_early(expires, due));
     }
     let request_id = fields.read("request_id", wrongs, request_id);
+    // Percent-encoding and defaults make it longer than it was.
+    if let Some(spec) = &spec {
+        let written = spec.clone().with_request_id(request_id.clone()).with_expires(expires);
+        let (len, max) = (written.to_json().len(), spec.bytes_max());
+        if len > max {
+            let what = "without when it is due, its body and its key";
+            wrongs.add(DOCUMENT, format!("has {len} bytes {what}; want at most {max}"));
+        }
+    }
     let Payload { key, value, headers } = match beside {
         Some(payload) => bounded(payload, if is_kafka { VALUE } else { BODY }, wrongs),
+        // Its shards have what is to be sent.
+        None if is_run => Payload::default(),
         None if is_kafka => Payload {
             key: either(&fields, "key", KEY_MAX, wrongs),
             value: either(&fields, VALUE, BODY_MAX, wrongs),
@@ -496,17 +512,6 @@ fn header_name(value: &Value) -> Result<String, String> {
         return Err(wanted(value, "none of the headers that only waterclock sets (x-delay...)"));
     }
     Ok(name.to_owned())
-}
-
-impl Request {
-    /// The topic that the task is delivered to; `None`: it is a call.
-    #[must_use]
-    pub fn target(&self) -> Option<&str> {
-        match self.spec.kind() {
-            Kind::Kafka(kafka) => Some(&kafka.topic),
-            Kind::Http(_) | Kind::Grpc(_) | Kind::Schedule(_) => None,
-        }
-    }
 }
 
 #[cfg(test)]

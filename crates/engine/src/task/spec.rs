@@ -9,12 +9,15 @@
 //!
 //! What a service is, and whether an address may be called, is looked up when the call is made.
 
+use std::fmt;
+
 use serde::Serialize;
 use serde_json::Value;
 use url::{Position, Url};
 
 use super::super::header::{TOPIC_WANTED, is_topic_name};
-use super::super::schedule::{self, NEVER, SCHEDULE_MAX, Schedule};
+use super::super::run::{self, ON_FINISHED, Run, SHARDS_MAX};
+use super::super::schedule::{self, LAST_OF_COUNT, NEVER, SCHEDULE_MAX, Schedule};
 use super::super::{Millis, UnixMillis};
 use super::fields::{
     Fields, Length, Wrongs, base64, bytes, document, integer, item, length, text, to_json, wanted,
@@ -22,6 +25,7 @@ use super::fields::{
 use super::follow_up::CONTENT_TYPE;
 use super::id::REQUEST_ID_MAX;
 use super::retry::Retry;
+use super::template::TASK;
 use super::{Wrong, retry};
 
 mod address;
@@ -68,6 +72,23 @@ pub struct Spec {
     retry: Option<Retry>,
     on_result: Option<OnResult>,
     occurrence: Option<Occurrence>,
+    shard: Option<Shard>,
+    expires: Option<UnixMillis>,
+}
+
+/// Which shard of a run it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shard {
+    /// Which one, from 0.
+    pub index: u32,
+    /// Of how many.
+    pub count: u32,
+}
+
+impl fmt::Display for Shard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.index, self.count)
+    }
 }
 
 /// Which task of a schedule it is.
@@ -92,6 +113,8 @@ pub enum Kind {
     Grpc(Grpc),
     /// What submits tasks again and again. It is no task itself.
     Schedule(Box<Schedule>),
+    /// Many tasks that count as one.
+    Run(Box<Run>),
 }
 
 /// An HTTP call.
@@ -220,8 +243,21 @@ pub enum Scope<'a> {
 }
 
 /// The fields of every task.
-pub(super) const COMMON_FIELDS: [&str; 7] =
-    ["type", "project", "group", "request_id", "retry", "on_result", OCCURRENCE];
+pub(super) const COMMON_FIELDS: [&str; 9] =
+    ["type", "project", "group", "request_id", "retry", "on_result", OCCURRENCE, SHARD, EXPIRES];
+/// Those of runs.
+pub(super) const RUN_FIELDS: [&str; 10] = [
+    "type",
+    "project",
+    "group",
+    "request_id",
+    OCCURRENCE,
+    "shards",
+    "deadline",
+    "on_shard_failure",
+    ON_FINISHED,
+    TASK,
+];
 /// Those of HTTP tasks besides.
 pub(super) const HTTP_FIELDS: [&str; 9] =
     ["service", "url", "path", "method", "headers", "timeout", "expect", "poll", "feedback"];
@@ -242,11 +278,21 @@ pub(super) const GRPC_FIELDS: [&str; 10] = [
 ];
 /// What waterclock writes, and no request has.
 pub(super) const OCCURRENCE: &str = "occurrence";
-/// Types that come in later releases.
-const LATER: [&str; 1] = ["run"];
+/// The same.
+pub(super) const SHARD: &str = "shard";
+/// The same, for who looks at the task. What counts is in the seal of its record.
+pub(super) const EXPIRES: &str = "expires_at";
 
+/// The type of runs, as it is written.
+pub const RUN: &str = "run";
 /// The type of schedules, as it is written.
 pub const SCHEDULE: &str = "schedule";
+
+/// What a request for a schedule does not say.
+const NOT_OF_SCHEDULE: [(&str, &str); 2] = [
+    ("type", "a schedule has none, and its task has one"),
+    (LAST_OF_COUNT, "it is what waterclock writes"),
+];
 
 const NAME_WANTED: &str = "1 to 64 of a-z 0-9 . _ -, not . or ..";
 
@@ -257,6 +303,7 @@ enum Type {
     Kafka,
     Grpc,
     Schedule,
+    Run,
 }
 
 impl Spec {
@@ -297,8 +344,9 @@ impl Spec {
         let mut wrongs = Wrongs::default();
         let map = document(SCHEDULE, json, SCHEDULE_MAX, &mut wrongs);
         let spec = map.and_then(|mut map| {
-            if map.contains_key("type") {
-                wrongs.add("type", "is there; a schedule has none, and its task has one");
+            for (field, why) in NOT_OF_SCHEDULE.iter().filter(|(field, _)| map.contains_key(*field))
+            {
+                wrongs.add(*field, format!("is there; {why}"));
             }
             map.insert("type".to_owned(), SCHEDULE.into());
             let named = of.map(|(project, name)| [("project", project), ("name", name)]);
@@ -342,26 +390,30 @@ impl Spec {
             }
             Some(Type::Schedule) => {
                 let known = COMMON_FIELDS[..3].iter().copied().chain(schedule::fields());
+                // Known where it is, and offered to nobody.
+                let known = known.chain(Some(LAST_OF_COUNT).filter(|field| fields.has(field)));
                 fields.only(&known.collect::<Vec<_>>(), "schedules", wrongs);
                 let of = project.as_deref().zip(group.as_deref());
                 Schedule::read(fields, of, wrongs).map(Box::new).map(Kind::Schedule)
             }
+            Some(Type::Run) => {
+                fields.only(&RUN_FIELDS, "runs", wrongs);
+                let of = project.as_deref().zip(group.as_deref());
+                Run::read(fields, of, wrongs).map(Box::new).map(Kind::Run)
+            }
             None => {
-                // Nobody knows yet what the fields of a later type are.
-                let of_type = fields.get("type").and_then(Value::as_str);
-                if of_type.is_none_or(|of_type| !LATER.contains(&of_type)) {
-                    let of_grpc = ["named_service", "host", "tls", "format"];
-                    let known =
-                        [&COMMON_FIELDS[..], &HTTP_FIELDS, &KAFKA_FIELDS[..3], &of_grpc].concat();
-                    fields.only(&known, "tasks", wrongs);
-                }
+                let of_grpc = ["named_service", "host", "tls", "format"];
+                let known =
+                    [&COMMON_FIELDS[..], &HTTP_FIELDS, &KAFKA_FIELDS[..3], &of_grpc].concat();
+                fields.only(&known, "tasks", wrongs);
                 None
             }
         };
         let retry = fields.inside("retry", wrongs).map(|fields| Retry::read(&fields, wrongs));
+        let on_result = if matches!(kind, Some(Kind::Run(_))) { ON_FINISHED } else { "on_result" };
         let on_result = fields
-            .inside("on_result", wrongs)
-            .and_then(|inside| read_on_result(&inside, &fields.at("on_result"), wrongs));
+            .inside(on_result, wrongs)
+            .and_then(|inside| read_on_result(&inside, &fields.at(on_result), wrongs));
         let occurrence =
             fields.inside(OCCURRENCE, wrongs).and_then(|inside| read_occurrence(&inside, wrongs));
         Some(Self {
@@ -372,6 +424,9 @@ impl Spec {
             retry,
             on_result,
             occurrence,
+            shard: fields.read(SHARD, wrongs, shard),
+            expires: fields
+                .read(EXPIRES, wrongs, |value| integer(value, 0..=NEVER.0).map(UnixMillis)),
         })
     }
 
@@ -404,13 +459,16 @@ impl Spec {
             }),
         };
         let (project, group) = (project.to_owned(), group.to_owned());
-        Self { project, group, request_id: None, kind, retry, on_result: None, occurrence: None }
+        let (request_id, on_result, occurrence, shard) = (None, None, None, None);
+        let expires = None;
+        Self { project, group, request_id, kind, retry, on_result, occurrence, shard, expires }
     }
 
     /// Longest specification of its type, in bytes.
-    const fn bytes_max(&self) -> usize {
+    pub(super) const fn bytes_max(&self) -> usize {
         match self.kind {
-            Kind::Schedule(_) => SCHEDULE_MAX,
+            // They have a task in them.
+            Kind::Schedule(_) | Kind::Run(_) => SCHEDULE_MAX,
             _ => SPEC_MAX,
         }
     }
@@ -439,6 +497,21 @@ impl Spec {
         Self { request_id, ..self }
     }
 
+    /// The same of a task that is not begun any more after that. A schedule and a run have no such time.
+    #[must_use]
+    pub fn with_expires(self, expires: Option<UnixMillis>) -> Self {
+        match self.kind {
+            Kind::Schedule(_) | Kind::Run(_) => self,
+            _ => Self { expires, ..self },
+        }
+    }
+
+    /// When it is not begun any more.
+    #[must_use]
+    pub const fn expires(&self) -> Option<UnixMillis> {
+        self.expires
+    }
+
     /// The same as a task of a schedule.
     pub(crate) fn with_occurrence(self, occurrence: Occurrence) -> Self {
         Self { occurrence: Some(occurrence), ..self }
@@ -448,6 +521,26 @@ impl Spec {
     #[must_use]
     pub const fn occurrence(&self) -> Option<&Occurrence> {
         self.occurrence.as_ref()
+    }
+
+    /// The same as a shard of a run.
+    pub(crate) fn with_shard(self, shard: Shard) -> Self {
+        Self { shard: Some(shard), ..self }
+    }
+
+    /// Which shard of a run it is, if it is one.
+    #[must_use]
+    pub const fn shard(&self) -> Option<Shard> {
+        self.shard
+    }
+
+    /// The run, if it is one.
+    #[must_use]
+    pub const fn run(&self) -> Option<&Run> {
+        match &self.kind {
+            Kind::Run(run) => Some(run),
+            _ => None,
+        }
     }
 
     /// The schedule, if it is one.
@@ -483,6 +576,7 @@ impl Spec {
             Kind::Kafka(_) => "kafka",
             Kind::Grpc(_) => "grpc",
             Kind::Schedule(_) => SCHEDULE,
+            Kind::Run(_) => RUN,
         }
     }
 
@@ -515,8 +609,22 @@ impl Spec {
             Kind::Http(http) => http.feedback,
             Kind::Kafka(kafka) => kafka.feedback,
             Kind::Grpc(grpc) => grpc.feedback,
-            Kind::Schedule(_) => None,
+            Kind::Schedule(_) | Kind::Run(_) => None,
         }
+    }
+
+    /// The topic whose readers execute it and report on it: its own, or that of the shards of a run, or of the task of a schedule.
+    /// `None`: nobody reports what became of a record.
+    #[must_use]
+    pub fn executed_from(&self) -> Option<String> {
+        let of = (self.project(), self.group());
+        let within = match &self.kind {
+            Kind::Kafka(kafka) => return kafka.feedback.map(|_| kafka.topic.clone()),
+            Kind::Http(_) | Kind::Grpc(_) => return None,
+            Kind::Run(run) => run.request(of, NEVER),
+            Kind::Schedule(schedule) => schedule.request(of, NEVER),
+        };
+        within.ok()?.spec.executed_from()
     }
 
     /// How its call is made again until the thing has happened; `None`: it is not.
@@ -525,7 +633,7 @@ impl Spec {
         match &self.kind {
             Kind::Http(http) => http.poll,
             Kind::Grpc(grpc) => grpc.poll,
-            Kind::Kafka(_) | Kind::Schedule(_) => None,
+            Kind::Kafka(_) | Kind::Schedule(_) | Kind::Run(_) => None,
         }
     }
 
@@ -541,13 +649,20 @@ impl Spec {
             | Kind::Grpc(Grpc { address: GrpcAddress::Host(url), .. }) => {
                 Some(Scope::Host(&url[Position::BeforeHost..Position::AfterPort]))
             }
-            Kind::Kafka(_) | Kind::Schedule(_) => None,
+            Kind::Kafka(_) | Kind::Schedule(_) | Kind::Run(_) => None,
         }
     }
 
     /// Writes it, compact, with its defaults.
     #[must_use]
     pub fn to_json(&self) -> String {
+        let on_result = self.on_result.as_ref().map(|to| match to {
+            OnResult::Topic(topic) => WireOnResult::Topic(topic),
+            OnResult::Service(service) => WireOnResult::Service(service),
+            OnResult::Url(url) => WireOnResult::Url(url.as_str()),
+        });
+        let (on_result, on_finished) =
+            if self.run().is_some() { (None, on_result) } else { (on_result, None) };
         let mut wire = Wire {
             of_type: self.type_name(),
             project: &self.project,
@@ -558,11 +673,10 @@ impl Spec {
                 .poll()
                 .map(|poll| WirePoll { interval: Length(poll.interval), rounds: poll.rounds }),
             feedback: self.feedback().map(WireFeedback::of),
-            on_result: self.on_result.as_ref().map(|to| match to {
-                OnResult::Topic(topic) => WireOnResult::Topic(topic),
-                OnResult::Service(service) => WireOnResult::Service(service),
-                OnResult::Url(url) => WireOnResult::Url(url.as_str()),
-            }),
+            on_result,
+            on_finished,
+            shard: self.shard.as_ref().map(Shard::to_string),
+            expires_at: self.expires,
             occurrence: self.occurrence.as_ref().map(|of| WireOccurrence {
                 schedule: &of.schedule,
                 nominal: of.nominal,
@@ -601,6 +715,7 @@ impl Spec {
                 wire.timeout = grpc.timeout.map(Length);
             }
             Kind::Schedule(schedule) => wire.schedule = Some(schedule.wire()),
+            Kind::Run(run) => wire.run = Some(run.wire()),
         }
         to_json(&wire)
     }
@@ -652,9 +767,17 @@ struct Wire<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     on_result: Option<WireOnResult<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    on_finished: Option<WireOnResult<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     occurrence: Option<WireOccurrence<'a>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shard: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_at: Option<UnixMillis>,
     #[serde(flatten)]
     schedule: Option<schedule::ScheduleWire<'a>>,
+    #[serde(flatten)]
+    run: Option<run::Wire<'a>>,
 }
 
 #[derive(Serialize)]
@@ -708,9 +831,7 @@ fn kind(value: &Value) -> Result<Type, String> {
         Some("kafka") => Ok(Type::Kafka),
         Some("grpc") => Ok(Type::Grpc),
         Some(SCHEDULE) => Ok(Type::Schedule),
-        Some(later) if LATER.contains(&later) => {
-            Err(format!("is {value}, which comes in a later release; want http, kafka or grpc"))
-        }
+        Some(RUN) => Ok(Type::Run),
         _ => Err(wanted(value, "http, kafka or grpc")),
     }
 }
@@ -803,6 +924,15 @@ fn read_occurrence(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Occurrenc
     let nominal = fields.require("nominal", wrongs, time);
     let after = fields.read("after", wrongs, time);
     Some(Occurrence { schedule: schedule?, nominal: nominal?, after })
+}
+
+/// What a lane wrote: `3/60`.
+fn shard(value: &Value) -> Result<Shard, String> {
+    let read = value.as_str().and_then(|text| text.split_once('/')).and_then(|(index, count)| {
+        Some(Shard { index: index.parse().ok()?, count: count.parse().ok()? })
+    });
+    let shard = read.filter(|shard| shard.index < shard.count && shard.count <= SHARDS_MAX);
+    shard.ok_or_else(|| wanted(value, "which shard of how many, as 3/60"))
 }
 
 fn read_on_result(fields: &Fields<'_>, at: &str, wrongs: &mut Wrongs) -> Option<OnResult> {

@@ -12,11 +12,10 @@
 //!        [of the bound not in log order: first append u64, offset i64]
 //! ```
 
-use std::sync::Arc;
-
 use super::super::header::Code;
-use super::super::{Offset, UnixMillis};
+use super::super::{Offset, Record, UnixMillis};
 use super::progress::{self, Attempt, Progress};
+use super::runs::RunProgress;
 use super::{CancelMark, Replaced, Timer, TimerId, TimerState, Version, VersionBound};
 
 /// The version of this code.
@@ -67,6 +66,10 @@ pub enum Change {
     Definition(TimerId, Box<str>),
     /// A tombstone: it has none any longer.
     ForgottenDefinition(TimerId),
+    /// How far the shards of a run are.
+    Shards(TimerId, Box<RunProgress>),
+    /// A tombstone: that is not kept any longer.
+    ForgottenShards(TimerId),
 }
 
 /// A timer's fields, borrowed: what [`value`] writes.
@@ -85,6 +88,78 @@ pub(crate) struct TimerFields<'a> {
     pub(crate) code: Option<Code>,
     /// How far it is; only of a task.
     pub(crate) task: Option<Progress>,
+}
+
+impl<'a> TimerFields<'a> {
+    /// Reads a record of `<ns>.timers` that says how far a task is; `None`: it says something else.
+    pub(crate) fn of_task(change: &'a Record) -> Option<(TimerId, Self)> {
+        let (key, value) = (change.key()?, change.value()?);
+        // Most changes are not of tasks.
+        if value.first() != Some(&progress::VERSION) {
+            return None;
+        }
+        let timer_id = TimerId(key.try_into().ok()?);
+        let (fields, _) = Self::read(value).ok()?;
+        Some((timer_id, fields))
+    }
+
+    /// Reads what [`value`] wrote; with it: whether the key was cut.
+    pub(crate) fn read(value: &'a [u8]) -> Result<(Self, bool), DecodeError> {
+        let mut rest = Rest { bytes: value, size: value.len() };
+        let is_task = rest.bytes.first() == Some(&progress::VERSION);
+        match is_task {
+            true => drop(rest.array::<1>()?),
+            false => rest.version()?,
+        }
+        let [state, flags] = rest.array()?;
+        let has = |flag: u8| flags & flag != 0;
+        let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE | SEVERAL_OF_THEM;
+        let is_whole =
+            (has(HAS_KEY) || !has(KEY_CUT)) && (has(SUPERSEDES) || !has(SEVERAL_OF_THEM));
+        let found = STATES.iter().find(|(_, byte)| *byte == state).map(|(found, _)| *found);
+        let Some(found) = found.filter(|_| flags & !known == 0 && is_whole) else {
+            return Err(DecodeError::State { state, flags });
+        };
+        let version = rest.timer_version()?;
+        let (due, since) = (UnixMillis(rest.word()?), UnixMillis(rest.word()?));
+        let task = match is_task {
+            true => {
+                let progress = Progress::read(rest.array()?);
+                Some(progress.ok_or(DecodeError::State { state, flags })?)
+            }
+            false => None,
+        };
+        let mut supersedes = None;
+        if has(SUPERSEDES) {
+            let last = rest.timer_version()?;
+            let first = if has(SEVERAL_OF_THEM) { rest.timer_version()? } else { last };
+            supersedes = Some(Replaced { first, last });
+        }
+        let (target, id) = (rest.text()?, rest.part()?);
+        let label = has(HAS_LABEL).then(|| rest.part()).transpose()?;
+        let code = has(HAS_CODE)
+            .then(|| rest.text()?.parse::<Code>().map_err(|_| DecodeError::Text))
+            .transpose()?;
+        let key = has(HAS_KEY).then(|| std::mem::take(&mut rest.bytes));
+        rest.end()?;
+        if key.is_some_and(|key| key.len() > KEY_MAX) {
+            return Err(DecodeError::Size { bytes: value.len() });
+        }
+        let fields = Self {
+            state: found,
+            version,
+            supersedes,
+            due,
+            since,
+            target,
+            label,
+            id,
+            key,
+            code,
+            task,
+        };
+        Ok((fields, has(KEY_CUT)))
+    }
 }
 
 /// The value of a timer's record. Target, id and label have the lengths that the header contract allows.
@@ -188,7 +263,9 @@ impl Change {
             | Self::ForgottenCancelMark(timer_id)
             | Self::ForgottenAttempt(timer_id, _)
             | Self::Definition(timer_id, _)
-            | Self::ForgottenDefinition(timer_id) => *timer_id,
+            | Self::ForgottenDefinition(timer_id)
+            | Self::Shards(timer_id, _)
+            | Self::ForgottenShards(timer_id) => *timer_id,
         }
     }
 
@@ -229,6 +306,10 @@ impl Change {
             Self::ForgottenDefinition(timer_id) => {
                 (progress::definition_key(*timer_id).to_vec(), None)
             }
+            Self::Shards(timer_id, run) => {
+                (progress::shards_key(*timer_id).to_vec(), Some(run.value()))
+            }
+            Self::ForgottenShards(timer_id) => (progress::shards_key(*timer_id).to_vec(), None),
         }
     }
 
@@ -245,6 +326,13 @@ impl Change {
                 return read_attempt(TimerId(*name), *slot, value);
             }
             Some((name, [progress::DEFINITION])) => return read_definition(TimerId(*name), value),
+            Some((name, [progress::SHARDS])) => {
+                let timer_id = TimerId(*name);
+                return Ok(match value {
+                    Some(value) => Self::Shards(timer_id, Box::new(RunProgress::read(value)?)),
+                    None => Self::ForgottenShards(timer_id),
+                });
+            }
             _ => return Err(DecodeError::Key { bytes: key.len() }),
         };
         match (value, is_void) {
@@ -299,61 +387,22 @@ fn read_cancel_mark(timer_id: TimerId, value: &[u8]) -> Result<CancelMark, Decod
 }
 
 fn read_timer(timer_id: TimerId, value: &[u8]) -> Result<Timer, DecodeError> {
-    let mut rest = Rest { bytes: value, size: value.len() };
-    let is_task = rest.bytes.first() == Some(&progress::VERSION);
-    match is_task {
-        true => drop(rest.array::<1>()?),
-        false => rest.version()?,
-    }
-    let [state, flags] = rest.array()?;
-    let has = |flag: u8| flags & flag != 0;
-    let known = HAS_KEY | KEY_CUT | SUPERSEDES | HAS_LABEL | HAS_CODE | SEVERAL_OF_THEM;
-    let is_whole = (has(HAS_KEY) || !has(KEY_CUT)) && (has(SUPERSEDES) || !has(SEVERAL_OF_THEM));
-    let found = STATES.iter().find(|(_, byte)| *byte == state).map(|(found, _)| *found);
-    let Some(found) = found.filter(|_| flags & !known == 0 && is_whole) else {
-        return Err(DecodeError::State { state, flags });
-    };
-    let version = rest.timer_version()?;
-    let (due, since) = (UnixMillis(rest.word()?), UnixMillis(rest.word()?));
-    let task = match is_task {
-        true => {
-            let progress = Progress::read(rest.array()?);
-            Some(progress.ok_or(DecodeError::State { state, flags })?)
-        }
-        false => None,
-    };
-    let mut supersedes = None;
-    if has(SUPERSEDES) {
-        let last = rest.timer_version()?;
-        let first = if has(SEVERAL_OF_THEM) { rest.timer_version()? } else { last };
-        supersedes = Some(Replaced { first, last });
-    }
-    let target = Arc::from(rest.text()?);
-    let id = Box::from(rest.part()?);
-    let label = has(HAS_LABEL).then(|| rest.text().map(Box::from)).transpose()?;
-    let code = has(HAS_CODE)
-        .then(|| rest.text()?.parse::<Code>().map_err(|_| DecodeError::Text))
-        .transpose()?;
-    let key: Option<Box<[u8]>> = has(HAS_KEY).then(|| Box::from(std::mem::take(&mut rest.bytes)));
-    rest.end()?;
-    let key_cut = has(KEY_CUT);
-    if key.as_deref().is_some_and(|key| key.len() > KEY_MAX) {
-        return Err(DecodeError::Size { bytes: value.len() });
-    }
+    let (fields, key_cut) = TimerFields::read(value)?;
+    let label = fields.label.map(std::str::from_utf8).transpose().map_err(|_| DecodeError::Text)?;
     Ok(Timer {
         timer_id,
-        state: found,
-        version,
-        supersedes,
-        due,
-        since,
-        target,
-        label,
-        id,
-        key,
+        state: fields.state,
+        version: fields.version,
+        supersedes: fields.supersedes,
+        due: fields.due,
+        since: fields.since,
+        target: fields.target.into(),
+        label: label.map(Box::from),
+        id: fields.id.into(),
+        key: fields.key.map(Box::from),
         key_cut,
-        code,
-        task,
+        code: fields.code,
+        task: fields.task,
     })
 }
 
@@ -412,7 +461,7 @@ impl<'a> Rest<'a> {
 pub enum DecodeError {
     /// Somebody else wrote it.
     #[error(
-        "its key has {bytes} bytes, want 16, 17 with a 1 or a 3 at the end, or 18 of an attempt"
+        "its key has {bytes} bytes, want 16, 17 with a 1, a 3 or a 4 at the end, or 18 of an attempt"
     )]
     Key {
         /// How many.

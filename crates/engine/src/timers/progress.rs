@@ -5,6 +5,7 @@
 //!        flags u8 (1: held, 2: begun, 4: open, 8: cancelling, 16: breaker, 32: awaited), partition u16, credits u16, next at u64
 //! key = name, 2, slot u8:  an attempt: version u8, turn u32, number u32, the result as JSON
 //! key = name, 3:           the definition: version u8, the specification as JSON
+//! key = name, 4:           of a run: how far its shards are
 //! ```
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use super::{DecodeError, TimerId};
-use crate::task::result::TaskResult;
+use crate::task::result::{Outcome, TaskResult};
 use crate::task::scope::TasksPartition;
 use crate::{Millis, UnixMillis};
 
@@ -22,6 +23,8 @@ pub(super) const VERSION: u8 = 3;
 pub(super) const ATTEMPT: u8 = 2;
 /// What follows the name in the key of a definition.
 pub(super) const DEFINITION: u8 = 3;
+/// What follows the name in the key of a run's shards.
+pub(super) const SHARDS: u8 = 4;
 /// Attempts that are kept of a task: the newest ones.
 pub const SLOTS: u8 = 32;
 
@@ -62,7 +65,7 @@ pub struct Progress {
     pub held: Option<HeldBy>,
     /// A call was made, or may have been.
     pub begun: bool,
-    /// The worker says that its call is open.
+    /// The worker says that its call is open; or its executor has given a sign.
     pub open: bool,
     /// It ends as cancelled once its worker says that nothing is open.
     pub cancelling: bool,
@@ -185,11 +188,14 @@ pub struct Attempt {
 }
 
 impl Attempt {
-    /// How far its executor said that it came, if it did.
+    /// What its executor said of it that its next turn, or the next owner of its lane, is to know.
     #[must_use]
     pub fn cursor(&self) -> Option<Cursor> {
-        let text = Arc::from(self.result.cursor.as_deref()?);
-        Some(Cursor { number: self.number, text })
+        let text = self.result.cursor.as_deref().map(Arc::from);
+        let is_open = self.result.outcome == Outcome::Started;
+        let began = self.result.started.filter(|_| is_open);
+        let open = began.map(|began| OpenTurn::of(began, &self.result));
+        (text.is_some() || open.is_some()).then_some(Cursor { number: self.number, text, open })
     }
 
     /// The place that it is kept in: one of [`SLOTS`].
@@ -228,7 +234,45 @@ pub struct Cursor {
     /// In which attempt: the last one counts.
     pub number: u32,
     /// What it said.
-    pub text: Arc<str>,
+    pub text: Option<Arc<str>>,
+    /// What is known of that attempt, if it was open then.
+    pub open: Option<OpenTurn>,
+}
+
+/// What is known of the turn that an executor has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OpenTurn {
+    /// When it was begun.
+    pub began: UnixMillis,
+    /// Who has it, if that was said.
+    pub worker: Option<Arc<str>>,
+    /// How much is done, in percent, if that was said.
+    pub percent: Option<u8>,
+}
+
+impl OpenTurn {
+    /// One that was begun then, of which this was said first.
+    #[must_use]
+    pub fn of(began: UnixMillis, said: &TaskResult) -> Self {
+        Self { began, worker: said.worker.as_deref().map(Arc::from), percent: said.percent }
+    }
+
+    /// More is said of it.
+    pub fn hear(&mut self, said: &TaskResult) {
+        if said.worker.as_deref().is_some_and(|worker| self.worker.as_deref() != Some(worker)) {
+            self.worker = said.worker.as_deref().map(Arc::from);
+        }
+        self.percent = said.percent.or(self.percent);
+    }
+
+    /// Tells what its end did not say.
+    pub fn complete(&self, end: &mut TaskResult) {
+        end.started.get_or_insert(self.began);
+        end.worker = end.worker.take().or_else(|| self.worker.as_deref().map(str::to_owned));
+        if end.outcome != Outcome::Finished {
+            end.percent = end.percent.or(self.percent);
+        }
+    }
 }
 
 /// The place in which the attempt of a number is kept.
@@ -250,6 +294,14 @@ pub fn attempt_key(timer_id: TimerId, slot: u8) -> [u8; 18] {
 #[must_use]
 pub fn definition_key(timer_id: TimerId) -> [u8; 17] {
     let mut key = [DEFINITION; 17];
+    key[..16].copy_from_slice(&timer_id.0);
+    key
+}
+
+/// The key in `<ns>.timers` of how far the shards of a run are.
+#[must_use]
+pub fn shards_key(timer_id: TimerId) -> [u8; 17] {
+    let mut key = [SHARDS; 17];
     key[..16].copy_from_slice(&timer_id.0);
     key
 }

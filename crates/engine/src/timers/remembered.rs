@@ -236,6 +236,24 @@ impl Remembered {
         Some(CancelMark { timer_id, before, until, seen, may_repeat, cancels })
     }
 
+    /// A mark that covers all versions before one, and what the mark that is there covers. Their records come up by then.
+    pub(crate) fn mark_before(
+        &self,
+        (lane, timer_id): (Lane, TimerId),
+        before: Version,
+        until: UnixMillis,
+    ) -> CancelMark {
+        let old = self.cancel_mark(lane, timer_id);
+        CancelMark {
+            timer_id,
+            before: old.map(|old| old.before).unwrap_or_default().or(before),
+            until: old.map_or(until, |old| until.max(old.until)),
+            seen: true,
+            may_repeat: false,
+            cancels: old.is_some_and(|old| old.cancels),
+        }
+    }
+
     /// Sets the cancel mark of a timer.
     pub(crate) fn put_cancel_mark(&mut self, lane: Lane, mark: CancelMark) {
         let Some(of_lane) = self.cancel_marks.get_mut(usize::from(lane.0)) else { return };

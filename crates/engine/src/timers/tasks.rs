@@ -8,11 +8,12 @@ use base64::prelude::BASE64_STANDARD as STANDARD;
 use serde::{Deserialize, Serialize};
 
 use super::progress::{Attempt, Progress};
+use super::runs::RunProgress;
 use super::{LaneTimer, Timer, TimerState};
 use crate::header;
 use crate::task::id::{IdError, TaskId};
 use crate::task::result::TaskResult;
-use crate::task::spec::SCHEDULE;
+use crate::task::spec::{RUN, SCHEDULE};
 use crate::{Lane, Record, UnixMillis};
 
 /// Where a task stands.
@@ -178,10 +179,12 @@ impl TaskFilter {
     /// says.
     #[must_use]
     pub fn may_match(&self, timer: &Timer) -> bool {
-        // A schedule is no task: who asks for tasks does not mean it.
-        let is_schedule = timer.type_of_task() == SCHEDULE;
+        // Schedules and runs have lists of their own: who asks for tasks does not mean them.
+        let of_type = timer.type_of_task();
+        let is_meant =
+            ![SCHEDULE, RUN].contains(&of_type) || self.of_type.as_deref() == Some(of_type);
         timer.task.is_some()
-            && is_schedule == (self.of_type.as_deref() == Some(SCHEDULE))
+            && is_meant
             && self.status.is_none_or(|status| status == TaskStatus::of(timer, self.now))
             && self.due_before.is_none_or(|before| timer.due < before)
             && group_of(timer.label.as_deref())
@@ -212,15 +215,22 @@ impl Timer {
     /// The type of a task, as its timer tells it: what stands for the target of a task that calls has a colon, and no topic has.
     #[must_use]
     pub fn type_of_task(&self) -> &'static str {
-        if self.target.starts_with(SCHEDULE_TARGET) {
-            SCHEDULE
-        } else if self.target.starts_with(GRPC_TARGET) {
-            "grpc"
-        } else if self.target.contains(':') {
-            "http"
-        } else {
-            "kafka"
-        }
+        type_of_task(&self.target)
+    }
+}
+
+/// The same, by the target alone.
+pub(crate) fn type_of_task(target: &str) -> &'static str {
+    if target.starts_with(SCHEDULE_TARGET) {
+        SCHEDULE
+    } else if target.starts_with(RUN_TARGET) {
+        RUN
+    } else if target.starts_with(GRPC_TARGET) {
+        "grpc"
+    } else if target.contains(':') {
+        "http"
+    } else {
+        "kafka"
     }
 }
 
@@ -228,6 +238,8 @@ impl Timer {
 pub(crate) const GRPC_TARGET: &str = "grpc:";
 /// What begins the text that stands for the target of a schedule; the type of its tasks follows.
 pub(crate) const SCHEDULE_TARGET: &str = "schedule:";
+/// What begins the text that stands for the target of a run; the type of its shards follows.
+pub(crate) const RUN_TARGET: &str = "run:";
 
 /// What a filter looks at in a specification. The rest of it may be of a later version.
 #[derive(Deserialize)]
@@ -244,6 +256,12 @@ pub fn group_of(label: Option<&str>) -> Option<(&str, &str)> {
     label?.split_once('/')
 }
 
+/// A page of tasks, schedules or runs ends with the one that fills so many [bytes](TaskRecord::bytes). Clients of gRPC take messages of
+/// 4 MiB, unless they were told otherwise.
+pub const PAGE_BYTES_MAX: usize = 2 << 20;
+/// What a task takes on a page beside its specification, about.
+const BESIDE_SPEC: usize = 1 << 10;
+
 /// A task: all that is kept of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "PeerTask", try_from = "PeerTask")]
@@ -258,6 +276,8 @@ pub struct TaskRecord {
     pub spec: Option<Box<str>>,
     /// Attempts, the oldest first: at most the newest [`SLOTS`](super::progress::SLOTS).
     pub attempts: Vec<Attempt>,
+    /// How far the shards of a run are, once there are some.
+    pub run: Option<Box<RunProgress>>,
 }
 
 impl TaskRecord {
@@ -271,13 +291,20 @@ impl TaskRecord {
         attempts: Vec<Attempt>,
     ) -> Result<Self, IdError> {
         let id = std::str::from_utf8(&timer.id).map_err(|_| IdError::Text)?;
-        Ok(Self { lane, id: TaskId::parse(id)?, timer, spec, attempts })
+        Ok(Self { lane, id: TaskId::parse(id)?, timer, spec, attempts, run: None })
     }
 
     /// Where a listing by due time goes on behind it.
     #[must_use]
     pub const fn after(&self) -> super::After {
         (self.timer.due, self.timer.timer_id)
+    }
+
+    /// How many bytes it takes on a page, about, without its attempts.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let shards = self.run.as_ref().map_or(0, |run| run.shards() as usize);
+        BESIDE_SPEC + self.spec.as_ref().map_or(0, |spec| spec.len()) + shards
     }
 }
 
@@ -287,6 +314,9 @@ struct PeerTask {
     timer: LaneTimer,
     spec: Option<Box<str>>,
     attempts: Vec<PeerAttempt>,
+    /// In base64.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    run: Option<String>,
 }
 
 /// An attempt, with its result in the form that it has everywhere.
@@ -304,6 +334,8 @@ enum BadTask {
     Id(#[from] IdError),
     #[error("the result of attempt {0}: {1}")]
     Result(u32, String),
+    #[error("its shards cannot be read")]
+    Shards,
 }
 
 impl From<TaskRecord> for PeerTask {
@@ -315,6 +347,7 @@ impl From<TaskRecord> for PeerTask {
         };
         Self {
             attempts: of.attempts.iter().map(attempt).collect(),
+            run: of.run.as_ref().map(|run| STANDARD.encode(run.value())),
             spec: of.spec,
             timer: LaneTimer { lane: of.lane, timer: of.timer },
         }
@@ -332,7 +365,11 @@ impl TryFrom<PeerTask> for TaskRecord {
             Ok(Attempt { timer_id, turn, number, result })
         };
         let attempts = of.attempts.into_iter().map(attempt).collect::<Result<_, BadTask>>()?;
-        Ok(Self::new(of.timer, of.spec, attempts)?)
+        let run = of.run.map(|run| {
+            let bytes = STANDARD.decode(run).map_err(|_| BadTask::Shards)?;
+            RunProgress::read(&bytes).map(Box::new).map_err(|_| BadTask::Shards)
+        });
+        Ok(Self { run: run.transpose()?, ..Self::new(of.timer, of.spec, attempts)? })
     }
 }
 
@@ -388,6 +425,8 @@ pub enum TaskRetry {
     Due,
     /// A worker has it: its call is open, or about to begin.
     Held,
+    /// It is a run, and has not ended.
+    Open,
     /// It ended like this, and is not brought back.
     Ended(TimerState),
     /// It failed, and what was to be sent is not there any more.

@@ -17,7 +17,9 @@ use super::super::task::follow_up::FollowUp;
 use super::super::task::id::TaskId;
 use super::super::task::result::{Outcome, TaskResult};
 use super::super::task::spec::{self, Spec};
-use super::super::timers::{GRPC_TARGET, Progress, SCHEDULE_TARGET, TimerId, Version};
+use super::super::timers::{
+    GRPC_TARGET, Progress, RUN_TARGET, SCHEDULE_TARGET, ShardReport, TimerId, Version,
+};
 use super::super::work::{Callee, Scope};
 use super::super::{CutBy, Lane, Millis, Offset, Record, Source, TopicId, UnixMillis};
 use super::{Origin, PendingRecord, TaskPart, cut_detail, refusal};
@@ -37,6 +39,8 @@ pub(crate) enum TaskRecord {
     Absent(Box<PendingRecord>, u32, Lane),
     /// What an executor says of a turn of the version that it names.
     Feedback(Box<PendingRecord>, Box<Feedback>),
+    /// What the lane of a shard says of it to the lane of its run.
+    Shard(Box<PendingRecord>, ShardReport),
 }
 
 /// What an executor says.
@@ -71,6 +75,7 @@ pub(crate) fn read(
                 Said::Result(said) => TaskRecord::Result(entry, said),
                 Said::Absent(turn, partition) => TaskRecord::Absent(entry, turn, partition),
                 Said::Feedback(said) => TaskRecord::Feedback(entry, said),
+                Said::Shard(said) => TaskRecord::Shard(entry, said),
             })
         }
     }
@@ -84,6 +89,7 @@ enum Said {
     Result(Box<(Spec, TaskResult)>),
     Absent(u32, Lane),
     Feedback(Box<Feedback>),
+    Shard(ShardReport),
 }
 
 fn parts(
@@ -116,29 +122,10 @@ fn parts(
         is_fresh(&state, appended)?;
     }
     let is_feedback = kind == Kind::Submit && directive.action == TimerAction::Result;
-    let (order, first_appended) = match kind {
-        Kind::Submit if is_feedback => (state.order, state.order.appended),
-        Kind::Submit | Kind::Amend => (SubmissionOrder { appended, offset }, appended),
-        _ => (state.order, state.first_appended),
-    };
-    let mut entry = PendingRecord {
-        source,
-        offset,
-        appended,
-        record: Record::empty(),
-        due: state.due,
-        order,
-        target: Arc::from(""),
-        intake: Some(0),
-        hops: state.hops,
-        first_appended,
-        expires: state.expires,
-        timer_id: Some(TimerId::task(&id)),
-        origin: Origin::Hop,
-        decided: false,
-        deferred: false,
-        task: None,
-    };
+    let mut entry = pending_record(((source, offset), appended), &state, kind, &id);
+    if is_feedback {
+        (entry.order, entry.first_appended) = (state.order, state.order.appended);
+    }
     if kind == Kind::Submit && sealed::is_cancel(&directive)? {
         entry.origin = Origin::Cancel(None);
         // When it was asked for.
@@ -156,11 +143,16 @@ fn parts(
     if directive.action == TimerAction::Cancel {
         return Err(bad_task(format!("{} in a record of a task", header::ACTION)));
     }
-    if kind == Kind::Result
-        && directive.task.is_none()
-        && let Some(to) = Dispatched::of_word(state.intake)
-    {
+    if kind == Kind::Result && directive.task.is_none() {
         let said = result(&directive)?;
+        let Some(to) = Dispatched::of_word(state.intake) else {
+            entry.due = appended;
+            let outcome = said.outcome;
+            let news = sealed::news_of(outcome)
+                .ok_or_else(|| bad_task(format!("{}, of a shard", outcome.as_str())))?;
+            let said = ShardReport { index: task.round, turn: task.turn, news };
+            return Ok((entry, Said::Shard(said)));
+        };
         if said.outcome != Outcome::Interrupted {
             let outcome = said.outcome.as_str();
             return Err(bad_task(format!("{outcome}, and no {}", header::TASK)));
@@ -208,6 +200,68 @@ fn parts(
         is_as_submitted(record, &task.digest)?;
     }
     Ok((entry, said))
+}
+
+/// A record of a task, by its state.
+fn pending_record(
+    ((source, offset), appended): ((Source, Offset), UnixMillis),
+    state: &State<'_>,
+    kind: Kind,
+    id: &TaskId,
+) -> PendingRecord {
+    let (order, first_appended) = match kind {
+        Kind::Submit | Kind::Amend => (SubmissionOrder { appended, offset }, appended),
+        _ => (state.order, state.first_appended),
+    };
+    PendingRecord {
+        source,
+        offset,
+        appended,
+        record: Record::empty(),
+        due: state.due,
+        order,
+        target: Arc::from(""),
+        intake: Some(0),
+        hops: state.hops,
+        first_appended,
+        expires: state.expires,
+        timer_id: Some(TimerId::task(id)),
+        origin: Origin::Hop,
+        decided: false,
+        deferred: false,
+        task: None,
+    }
+}
+
+/// The create of a shard that breaks the contract, with what can be told of it: its run is to hear that there will be no such shard.
+/// `None`: it is none, it is not sealed, or it stands in a lane that is not its own, where nobody knows what became of the shard.
+pub(crate) fn broken_shard(
+    setup: &Setup,
+    (source, offset): (Source, Offset),
+    appended: UnixMillis,
+    record: &Record,
+) -> Option<Box<PendingRecord>> {
+    setup.topics.results()?;
+    let directive = header::read(record.headers()).ok()?;
+    let kind = kind_in(setup, source.topic, &directive).ok()?;
+    if kind != Kind::Submit || directive.action != TimerAction::Create {
+        return None;
+    }
+    let (state, task) = sealed::opened(&directive, record.key(), &setup.key, kind).ok()?;
+    let id =
+        sealed::task_id(&directive).ok().filter(|id| id.lane_of(setup.lanes) == source.lane)?;
+    id.as_shard()?;
+    let mut entry = pending_record(((source, offset), appended), &state, kind, &id);
+    entry.origin = Origin::Create;
+    entry.task = Some(Box::new(match sealed::spec(&directive) {
+        Ok(spec) => {
+            entry.target = Arc::from(target_of(&spec));
+            part(&spec, task)
+        }
+        // A newer release wrote it.
+        Err(_) => TaskPart { trigger: task.trigger, ..TaskPart::default() },
+    }));
+    Some(Box::new(entry))
 }
 
 /// Which kind of records of tasks a topic takes.
@@ -303,7 +357,10 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
     };
     let partition = match spec.kind() {
         spec::Kind::Kafka(kafka) => kafka.partition,
-        spec::Kind::Http(_) | spec::Kind::Grpc(_) | spec::Kind::Schedule(_) => None,
+        spec::Kind::Http(_)
+        | spec::Kind::Grpc(_)
+        | spec::Kind::Schedule(_)
+        | spec::Kind::Run(_) => None,
     };
     let progress = Progress::default();
     let label = format!("{}/{}", spec.project(), spec.group()).into();
@@ -328,6 +385,8 @@ fn part(spec: &Spec, task: TaskState) -> TaskPart {
         last: None,
         schedule,
         after,
+        run: spec.run().cloned().map(Arc::new),
+        shard: spec.shard(),
     }
 }
 
@@ -338,6 +397,7 @@ fn target_of(spec: &Spec) -> String {
         spec::Kind::Http(_) => callee_of(spec),
         spec::Kind::Grpc(_) => format!("{GRPC_TARGET}{}", callee_of(spec)),
         spec::Kind::Schedule(schedule) => format!("{SCHEDULE_TARGET}{}", schedule.type_of_task()),
+        spec::Kind::Run(run) => format!("{RUN_TARGET}{}", run.type_of_task()),
     }
 }
 

@@ -6,7 +6,8 @@
 //!    polls it (a reader, an admin client) is handed one when it is made. A client that lives for long without being
 //!    polled is handed one by [`Connection::token`] before each use.
 //! 3. Every consumer is configured by [`Connection::consumer`]: none chooses another position by itself when its own is
-//!    not in the log (`auto.offset.reset` is `error`), and none commits by itself.
+//!    not in the log (`auto.offset.reset` is `error`), and none commits by itself. A [`GroupConsumer`](super::GroupConsumer)
+//!    begins at the start of the log instead: what it passes over has a deadline elsewhere.
 //! 4. A client that gets no answer says why, as far as librdkafka knows: a wrong password is no silence.
 
 use parking_lot::Mutex;

@@ -1,5 +1,5 @@
 //! Reads partitions as an onlooker: it joins no group and commits nothing. Everybody who reads a topic from somewhere to its
-//! end, or follows one, reads by this; only the lane threads have consumers of their own.
+//! end, or follows one, reads by this; only the lane threads and [`GroupConsumer`](super::GroupConsumer) have consumers of their own.
 //!
 //! # Invariants
 //! 1. [`read`](TopicReader::read) ends a partition at the position that its caller gave, and at no other. Marks of transactions
@@ -462,10 +462,16 @@ impl TopicReader {
         }
     }
 
+    /// Gives it its brokers again after an outage. `poll` does so, too; who polls only when a bell has rung calls this all the
+    /// time: no bell rings for a client that has forgotten all brokers.
+    pub(crate) fn after_outage(&mut self) {
+        self.bootstrap.after_outage(self.consumer.client());
+    }
+
     /// What comes next; `None`: nothing within this time.
     #[must_use]
     pub fn poll(&mut self, most: Duration) -> Option<Polled<'_>> {
-        self.bootstrap.after_outage(self.consumer.client());
+        self.after_outage();
         poll(&self.consumer, &self.queue, &mut self.assigned, most)
     }
 

@@ -20,8 +20,7 @@ use crate::client::raw::ask::{End, EndOf};
 use crate::client::resilient_admin::ResilientAdmin;
 use crate::client::{Connection, errors};
 use crate::meta::CHECKPOINT_PARTITION;
-use waterclock_engine::{Read, Topics};
-use waterclock_engine::{Setup, TopicId};
+use waterclock_engine::{Lane, Read, Setup, TopicId, Topics};
 use waterclock_telemetry as telemetry;
 
 /// Between two counts.
@@ -36,8 +35,16 @@ const SAY_MAX: usize = 5;
 /// The label of all targets together: their names are not ours, and there may be many.
 const TARGETS: &str = "targets";
 
-/// What was counted last, by tier or intake.
-type Counts = Arc<Mutex<Vec<(String, u64)>>>;
+/// What was counted last.
+type Counts = Arc<Mutex<Counted>>;
+
+#[derive(Debug, Default)]
+struct Counted {
+    /// The lanes of this process then, ascending.
+    lanes: Vec<Lane>,
+    /// What is pending, by tier or intake.
+    pending: Vec<(String, u64)>,
+}
 
 /// How far a lane thread has read each of its partitions: asked now and then, and answered within a second if the thread
 /// turns.
@@ -75,7 +82,14 @@ pub(crate) struct Backlog {
 impl Backlog {
     /// How many records stood in each intake and tier, in the lanes of this process, when they were last counted.
     pub(crate) fn counted(&self) -> Vec<(String, u64)> {
-        self.counted.lock().clone()
+        self.counted.lock().pending.clone()
+    }
+
+    /// The same in all of them together; `None`: when they were last counted, this process had other lanes than these, which ascend.
+    pub(crate) fn in_lanes(&self, lanes: &[Lane]) -> Option<u64> {
+        let counted = self.counted.lock();
+        let pending = counted.pending.iter().map(|(_, count)| count).sum();
+        (counted.lanes == lanes).then_some(pending)
     }
 }
 
@@ -179,7 +193,7 @@ impl Count {
             let counts: Vec<(String, u64)> =
                 counts.map(|(at, count)| (label(topics, TopicId(at as u16)), count)).collect();
             counts.iter().for_each(|(label, count)| telemetry::pending(label, *count));
-            *self.counted.lock() = counts;
+            *self.counted.lock() = Counted { lanes: lanes_of(reads), pending: counts };
         }
         told
     }
@@ -301,6 +315,14 @@ fn pending(topics: &Topics, reads: &[Read], ends: &[EndOf]) -> Vec<u64> {
     counts
 }
 
+/// The lanes that these partitions are of, ascending: those that run have their main intake among them.
+fn lanes_of(reads: &[Read]) -> Vec<Lane> {
+    let intakes = reads.iter().filter(|read| read.source.topic == TopicId(0));
+    let mut lanes: Vec<Lane> = intakes.map(|read| read.source.lane).collect();
+    lanes.sort_unstable();
+    lanes
+}
+
 #[cfg(test)]
 mod tests {
     use rdkafka::error::RDKafkaErrorCode;
@@ -308,7 +330,7 @@ mod tests {
     use super::*;
     use waterclock_engine::allow::Allow;
     use waterclock_engine::ladder::Ladder;
-    use waterclock_engine::{Intake, Lane, Millis, Offset, Source};
+    use waterclock_engine::{Intake, Millis, Offset, Source};
 
     fn topics() -> Topics {
         let allow = Allow::new("ns", None).unwrap();
@@ -334,6 +356,25 @@ mod tests {
             ("ns.delay.1m30s".to_owned(), 1, away),
         ];
         assert_eq!(pending(&topics, &reads, &ends), [7, 0, 0, 5]);
+    }
+
+    #[test]
+    fn what_is_pending_in_lanes_that_were_not_counted_is_not_known() {
+        let read = |topic, lane| Read {
+            source: Source { topic: TopicId(topic), lane: Lane(lane) },
+            upto: Offset(0),
+            pending: 0,
+        };
+        let backlog = Backlog::default();
+        assert_eq!(backlog.in_lanes(&[]), Some(0), "it has none, and nothing is pending there");
+        assert_eq!(backlog.in_lanes(&[Lane(1)]), None);
+        let lanes = lanes_of(&[read(0, 3), read(2, 3), read(2, 7), read(0, 1)]);
+        let pending = vec![("intake".to_owned(), 2), ("1s".to_owned(), 5)];
+        *backlog.counted.lock() = Counted { lanes, pending };
+        assert_eq!(backlog.in_lanes(&[Lane(1), Lane(3)]), Some(7));
+        for others in [&[][..], &[Lane(1)], &[Lane(1), Lane(2), Lane(3)]] {
+            assert_eq!(backlog.in_lanes(others), None, "{others:?}");
+        }
     }
 
     #[test]

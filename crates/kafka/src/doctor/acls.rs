@@ -122,6 +122,9 @@ impl Acls {
 
 type Resource = (AclResource, String, bool);
 
+/// The name of whatever is of a kind.
+const ANY: &str = "*";
+
 struct Needs<'a> {
     namespace: &'a str,
     intakes: Vec<String>,
@@ -169,7 +172,8 @@ impl<'a> Needs<'a> {
                 self.runs();
                 self.intakes(&[Read, Write, Delete]);
                 self.tiers(&[Read, Write, Delete]);
-                self.own(&["results"], &[Read, Delete]);
+                // The lane of a shard writes to that of its run.
+                self.own(&["results"], &[Read, Write, Delete]);
                 // A retry by hand and a look at a payload read where the record stands.
                 self.own(&["tasks", "timers", "dead"], &[Read, Write]);
                 self.group("", &[Read]);
@@ -186,6 +190,8 @@ impl<'a> Needs<'a> {
             AclRole::Api => {
                 self.runs();
                 self.intakes(&[Write]);
+                // Executors are in groups of any name. Who may not describe all of them does not say how many there are.
+                self.add((AclResource::Group, ANY.to_owned(), false), &[Describe]);
             }
             AclRole::Producer => self.intakes(&[Write]),
             AclRole::Cli => {
@@ -242,14 +248,19 @@ impl<'a> Needs<'a> {
     }
 
     fn acls(self) -> Acls {
+        let all_groups = (AclResource::Group, ANY.to_owned(), false);
+        let sees_groups = self.granted.contains_key(&all_groups);
         let grant = |((resource, name, is_prefix), mut rights): (Resource, BTreeSet<Right>)| {
-            if rights.iter().any(|right| matches!(right, Read | Write | Delete)) {
+            let is_given = rights.iter().any(|right| matches!(right, Read | Write | Delete));
+            let is_of_all = sees_groups && resource == AclResource::Group && name != ANY;
+            if is_given || is_of_all {
                 // Kafka takes it as given.
                 rights.remove(&Describe);
             }
             Grant { resource, name, is_prefix, rights }
         };
-        let grants = self.granted.into_iter().map(grant).collect();
+        let grants = self.granted.into_iter().map(grant);
+        let grants = grants.filter(|grant| !grant.rights.is_empty()).collect();
         Acls { grants, notes: self.notes.into_iter().collect() }
     }
 }
@@ -320,7 +331,7 @@ mod tests {
             (&[Lanes],          Topic,           "ns.intake",    "Read Write Delete DescribeConfigs"),
             (&[Lanes],          Topic,           "ns.intake.eu", "Read Write Delete DescribeConfigs"),
             (&[Lanes],          Topic,           "ns.delay.",    "prefixed: Read Write Delete DescribeConfigs"),
-            (&[Lanes],          Topic,           "ns.results",   "Read Delete DescribeConfigs"),
+            (&[Lanes],          Topic,           "ns.results",   "Read Write Delete DescribeConfigs"),
             (&[Lanes],          Topic,           "ns.tasks",     "Read Write DescribeConfigs"),
             (&[Lanes],          Topic,           "orders",       "Write DescribeConfigs"),
             (&[Lanes],          Topic,           "bills.",       "prefixed: Write DescribeConfigs"),
@@ -336,6 +347,12 @@ mod tests {
             (&[Worker, Lanes],  Topic,           "ns.tasks",     "Read Write Delete DescribeConfigs"),
             (&[Worker, Lanes],  Group,           "ns",           "Read"),
             (&[Api],            Topic,           "ns.intake.eu", "Write DescribeConfigs"),
+            (&[Api],            Group,           "*",            "Describe"),
+            (&[Api],            Group,           "ns",           ""),
+            (&[Api, Worker],    Group,           "ns-workers",   "Read"),
+            (&[Api, Lanes],     Group,           "ns",           "Read"),
+            (&[Api, Cli],       Group,           "ns-dead",      ""),
+            (&[Lanes, Worker],  Group,           "*",            ""),
             (&[Api],            Topic,           "ns.tasks",     "Describe DescribeConfigs"),
             (&[Producer],       Topic,           "ns.intake",    "Write"),
             (&[Producer],       Topic,           "ns.meta",      ""),
@@ -359,7 +376,7 @@ mod tests {
         let start = "kafka-acls.sh --bootstrap-server b:9092 --add --allow-principal 'User:w c' ";
         for words in [
             "--resource-pattern-type prefixed --topic ns.delay. --operation Read --operation Write",
-            "--topic ns.results --operation Read --operation Delete --operation DescribeConfigs",
+            "--topic ns.results --operation Read --operation Write --operation Delete --operation DescribeConfigs",
             "--group ns --operation Read",
             "--resource-pattern-type prefixed --transactional-id ns/ --operation Write",
         ] {

@@ -464,7 +464,8 @@ mod tests {
         };
         let setup = Arc::new(Setup { lanes: 1, topics, key, limits });
         let figures = Arc::new(LaneFigures::new(["intake".to_owned()], [Millis(1_000)]));
-        let owner = LaneBatches::new(setup, None, Arc::new(Written::new(1)), figures);
+        let owner =
+            LaneBatches::new(setup, None, Arc::new(Written::new(1)), (figures, Arc::default()));
         Committer::start(setting, Arc::new(owner), Arc::new(BrokerClock::new())).unwrap()
     }
 

@@ -9,10 +9,12 @@ use std::time::Duration;
 use super::changelog_end::Written;
 use super::commit::{BatchOwner, OnDone};
 use super::group_topics::GroupTopics;
+use super::load::Work;
 use waterclock_engine::header;
 use waterclock_engine::member::{Renewed, Timing};
 use waterclock_engine::messages::{ChangeReason, DeadLetter};
 use waterclock_engine::task::id::TaskId;
+use waterclock_engine::timers::RunStatus;
 use waterclock_engine::{
     Batch, Destination, HeaderRewrite, Lane, Offset, Produce, Record, Setup, TopicId, UnixMillis,
 };
@@ -28,6 +30,7 @@ pub(crate) struct LaneBatches {
     /// How far `<ns>.timers` is written.
     written: Arc<Written>,
     figures: Arc<LaneFigures>,
+    work: Arc<Work>,
 }
 
 impl LaneBatches {
@@ -36,7 +39,7 @@ impl LaneBatches {
         setup: Arc<Setup>,
         first_intake: Option<String>,
         written: Arc<Written>,
-        figures: Arc<LaneFigures>,
+        (figures, work): (Arc<LaneFigures>, Arc<Work>),
     ) -> Self {
         let (dead, timers) = (setup.topics.dead(), setup.topics.timers());
         let tasks = setup.topics.tasks();
@@ -49,7 +52,7 @@ impl LaneBatches {
             sign: None,
             first_id: first_intake,
         };
-        Self { setup, topics, dead, timers, tasks, written, figures }
+        Self { setup, topics, dead, timers, tasks, written, figures, work }
     }
 }
 
@@ -62,6 +65,11 @@ impl BatchOwner for LaneBatches {
             Destination::Timers => &self.timers,
             Destination::Tasks => &self.tasks,
             Destination::Submitted => self.setup.topics.name(TopicId(0)),
+            // Tasks are in force where a lane has shards.
+            Destination::Results => {
+                let results = self.setup.topics.results().unwrap_or(TopicId(0));
+                self.setup.topics.name(results)
+            }
         }
     }
 
@@ -85,8 +93,11 @@ impl BatchOwner for LaneBatches {
 
     fn on_done(&self, batch: &Batch) -> OnDone {
         let told = BatchMetrics::of(batch, self.setup.topics.intakes.len());
-        let figures = Arc::clone(&self.figures);
-        Box::new(move |now| told.tell(now, &figures))
+        let (figures, work) = (Arc::clone(&self.figures), Arc::clone(&self.work));
+        Box::new(move |now| {
+            work.done(told.delivered.len());
+            told.tell(now, &figures);
+        })
     }
 
     fn committed(&self, took: Duration) {
@@ -110,6 +121,7 @@ struct BatchMetrics {
     dead: Vec<(DeadLetter, Option<TaskId>)>,
     recorded: u64,
     cancelled: u64,
+    runs: Vec<RunStatus>,
 }
 
 impl BatchMetrics {
@@ -142,16 +154,20 @@ impl BatchMetrics {
                 (Destination::Dead, HeaderRewrite::Dead(letter)) => {
                     told.dead.push(((**letter).clone(), task_of(&send.record)));
                 }
-                (Destination::Timers, HeaderRewrite::Timer(timer)) => match timer.reason {
-                    ChangeReason::Recorded => told.recorded += 1,
-                    ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
-                    _ => {}
-                },
+                (Destination::Timers, HeaderRewrite::Timer(timer)) => {
+                    match timer.reason {
+                        ChangeReason::Recorded => told.recorded += 1,
+                        ChangeReason::Suppressed | ChangeReason::Cancelled => told.cancelled += 1,
+                        _ => {}
+                    }
+                    told.runs.extend(RunStatus::end_in(&timer.record));
+                }
                 (
                     Destination::Dead
                     | Destination::Timers
                     | Destination::Tasks
-                    | Destination::Submitted,
+                    | Destination::Submitted
+                    | Destination::Results,
                     _,
                 ) => {}
             }
@@ -167,6 +183,7 @@ impl BatchMetrics {
         }
         figures.moved(self.moved);
         figures.cancels(self.recorded, self.cancelled);
+        self.runs.iter().for_each(|end| figures.run_ended(*end));
         for (letter, task) in &self.dead {
             figures.dead_letter(letter.code);
             letters::tell(letter, task.as_ref());

@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 
 use super::Delivery;
 use super::changelog_end::Written;
+use super::load::{Meter, Work};
 use super::thread::{self, LaneParts, Plan, Policies, Shared, Status};
 use super::timers::Timers;
 use super::workers::WorkerView;
@@ -24,7 +25,7 @@ use crate::cluster::topic_monitor::{Look, TopicHealth, Wanted};
 use crate::cluster::upkeep::{Needs, Upkeep};
 use crate::cluster::wall_clock_steps::{Looking, Steps};
 use crate::cluster::{BrokerClock, Lookup, Probe};
-use crate::meta::{Member, Members, MetaWriter, RegistryFeed, SharedRoster};
+use crate::meta::{Load, Member, Members, MetaWriter, RegistryFeed, SharedRoster};
 use waterclock_engine::allow::Allow;
 use waterclock_engine::{Lane, Setup, TopicId};
 use waterclock_telemetry::LaneFigures;
@@ -77,6 +78,7 @@ pub struct ClusterView {
     events: Events,
     seen: Arc<TopicHealth>,
     roster: SharedRoster,
+    work: Arc<Work>,
     deletes: Deletes,
 }
 
@@ -103,7 +105,7 @@ impl ClusterView {
         let admin = ResilientAdmin::new(connection, "waterclock-admin")?;
         let ends = EndOffsets::new(admin.clone(), Arc::clone(&clock));
         let written = Arc::new(Written::new(settings.setup.lanes));
-        let (seen, roster) = (Arc::default(), SharedRoster::default());
+        let (seen, roster, work) = (Arc::default(), SharedRoster::default(), Arc::default());
         let deletes = Deletes::new(admin.clone());
         Ok(Self {
             admin,
@@ -117,6 +119,7 @@ impl ClusterView {
             events,
             seen,
             roster,
+            work,
             deletes,
         })
     }
@@ -144,6 +147,7 @@ impl ClusterView {
             clock: Arc::clone(&self.clock),
             ends: self.ends.clone(),
             roster: Arc::clone(&self.roster),
+            work: Arc::clone(&self.work),
             trim: Some(self.deletes.trim()),
             stop: Arc::default(),
             drain: Duration::ZERO,
@@ -179,6 +183,7 @@ pub struct LaneThreads {
     clock: Arc<BrokerClock>,
     policies: Arc<Policies>,
     roster: SharedRoster,
+    work: Arc<Work>,
     registry: RegistryFeed,
     connection: Connection,
     meta: Option<Arc<MetaWriter>>,
@@ -235,6 +240,7 @@ impl LaneThreads {
             events,
             seen,
             roster,
+            work,
             deletes,
         } = view;
         let stop = Arc::new(AtomicBool::new(false));
@@ -251,6 +257,7 @@ impl LaneThreads {
             ends,
             trim: (!*embedded).then(|| deletes.trim()),
             roster: Arc::clone(&roster),
+            work: Arc::clone(&work),
             stop: Arc::clone(&stop),
             drain: settings.drain,
         };
@@ -269,6 +276,7 @@ impl LaneThreads {
             timers,
             written,
             figures,
+            work: Arc::clone(&work),
             registry: registry.clone(),
         };
         let (results, ended) = crossbeam_channel::unbounded();
@@ -334,6 +342,7 @@ impl LaneThreads {
             clock,
             policies,
             roster,
+            work,
             registry,
             connection: connection.clone(),
             meta,
@@ -352,8 +361,8 @@ impl LaneThreads {
         self.registry.publish_nothing();
     }
 
-    /// Announces this process to the other members, as `me` with the lanes that its threads run and the allow-lists that are in
-    /// force, and hears the others: that shows which of them died.
+    /// Announces this process to the other members, as `me` with the lanes that its threads run, the allow-lists that are in
+    /// force and what it has to do, and hears the others: that shows which of them died.
     ///
     /// # Errors
     /// The reader could not be made: the configuration is wrong. Or this is the embedded broker, which has one member.
@@ -361,10 +370,15 @@ impl LaneThreads {
         let writer = self.meta.clone().ok_or(KafkaError::Canceled)?;
         let (statuses, policies) = (self.statuses.clone(), Arc::clone(&self.policies));
         let describe = move || {
-            let mut lanes: Vec<Lane> = statuses.iter().flat_map(|status| status.owned()).collect();
-            lanes.sort_unstable();
-            lanes.dedup();
+            let lanes = owned(&statuses);
             Member { lanes, allow: Some(policies.said()), ..me.clone() }
+        };
+        let (statuses, backlog) = (self.statuses.clone(), self.backlog.clone());
+        let mut meter = Meter::new(Arc::clone(&self.work));
+        let load = move || {
+            let timers = statuses.iter().map(|status| status.timers()).sum::<Option<u64>>()?;
+            let pending = backlog.in_lanes(&owned(&statuses))?;
+            Some(Load { pending, timers, ..meter.read(Instant::now()) })
         };
         let seen = Arc::clone(&self.seen);
         let recreated = move || seen.recreated();
@@ -373,7 +387,7 @@ impl LaneThreads {
         Members::start(
             &self.connection,
             writer,
-            describe,
+            (describe, load),
             recreated,
             roster,
             registry,
@@ -450,4 +464,12 @@ impl Drop for LaneThreads {
     fn drop(&mut self) {
         self.stop();
     }
+}
+
+/// The lanes of all threads, ascending.
+fn owned(statuses: &[Arc<Status>]) -> Vec<Lane> {
+    let mut lanes: Vec<Lane> = statuses.iter().flat_map(|status| status.owned()).collect();
+    lanes.sort_unstable();
+    lanes.dedup();
+    lanes
 }

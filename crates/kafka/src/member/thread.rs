@@ -24,6 +24,7 @@ use std::time::{Duration, Instant};
 use rdkafka::error::KafkaError;
 
 use super::commit::Delivery;
+use super::load::Work;
 use super::rebalance::{Error as TakeOver, Progress};
 use crate::client::Connection;
 use crate::cluster::BrokerClock;
@@ -91,13 +92,21 @@ pub struct Status {
     trouble: Mutex<Option<String>>,
     /// Lanes that it is taking over, which holds it.
     pub(crate) taking: Arc<Progress>,
-    /// Which lanes it runs.
-    owned: Mutex<Vec<Lane>>,
+    owned: Mutex<Owned>,
     /// How far each of its partitions was read.
     pub(crate) reads: Arc<Reads>,
     began: Instant,
     /// Milliseconds from `began` to the last sign of life.
     beat_ms: AtomicU64,
+}
+
+/// What a thread has.
+#[derive(Debug)]
+struct Owned {
+    /// Which lanes it runs.
+    lanes: Vec<Lane>,
+    /// Timers that are pending in them; `None`: that is not known yet.
+    timers: Option<u64>,
 }
 
 impl Default for Status {
@@ -107,7 +116,7 @@ impl Default for Status {
             joined: AtomicBool::new(false),
             trouble: Mutex::default(),
             taking: Arc::default(),
-            owned: Mutex::default(),
+            owned: Mutex::new(Owned { lanes: Vec::new(), timers: Some(0) }),
             reads: Arc::default(),
             began: Instant::now(),
             beat_ms: AtomicU64::new(0),
@@ -142,12 +151,26 @@ impl Status {
 
     /// Which lanes it runs, ascending.
     pub(crate) fn owned(&self) -> Vec<Lane> {
-        self.owned.lock().clone()
+        self.owned.lock().lanes.clone()
+    }
+
+    /// Timers that are pending in its lanes; `None`: that is not known yet.
+    pub(crate) fn timers(&self) -> Option<u64> {
+        self.owned.lock().timers
     }
 
     fn own(&self, lanes: Vec<Lane>) {
         self.lanes.store(lanes.len(), Ordering::Relaxed);
-        *self.owned.lock() = lanes;
+        let mut owned = self.owned.lock();
+        if owned.lanes != lanes {
+            let timers = lanes.is_empty().then_some(0);
+            *owned = Owned { lanes, timers };
+        }
+    }
+
+    /// So many timers are pending in its lanes; `None`: that is not known yet.
+    fn has_timers(&self, timers: Option<u64>) {
+        self.owned.lock().timers = timers;
     }
 
     fn tell(&self, trouble: Option<String>) {
@@ -282,6 +305,8 @@ pub(super) struct Shared {
     pub(crate) ends: EndOffsets,
     /// What the members have announced.
     pub roster: SharedRoster,
+    /// What is done here, for the own announcement.
+    pub(crate) work: Arc<Work>,
     /// Deletes what is done.
     pub trim: Option<Trim>,
     /// Set when the process is to stop.
@@ -378,5 +403,26 @@ fn wait(shared: &Shared, status: &Status, most: Duration) {
     while Instant::now() < until && !shared.stop.load(Ordering::Relaxed) {
         status.beat();
         std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_many_timers_are_pending_is_not_known_of_lanes_that_have_just_come() {
+        let status = Status::default();
+        assert_eq!(status.timers(), Some(0), "it has no lane");
+        let lanes = |lanes: &[u16]| lanes.iter().copied().map(Lane).collect::<Vec<_>>();
+        status.own(lanes(&[0, 2]));
+        assert_eq!((status.owned(), status.timers()), (lanes(&[0, 2]), None));
+        status.has_timers(Some(7));
+        status.own(lanes(&[0, 2]));
+        assert_eq!(status.timers(), Some(7), "they are the same");
+        status.own(lanes(&[0, 1, 2]));
+        assert_eq!(status.timers(), None);
+        status.own(Vec::new());
+        assert_eq!(status.timers(), Some(0));
     }
 }

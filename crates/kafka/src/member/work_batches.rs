@@ -41,7 +41,8 @@ impl BatchOwner for WorkBatches {
             | Destination::Lane(_)
             | Destination::Timers
             | Destination::Tasks
-            | Destination::Submitted => &self.dead,
+            | Destination::Submitted
+            | Destination::Results => &self.dead,
         }
     }
 

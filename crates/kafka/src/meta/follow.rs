@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use super::live::{LiveMeta, MetaState};
 use super::log::{Error, LadderInForce, Reading, open, to_end};
 use crate::client::Connection;
-use crate::client::outages::OutageWatch;
 use crate::client::topic_reader::{Consumed, StartAt};
 use crate::meta::{Member, Roster};
 use waterclock_engine::Lane;
@@ -23,8 +22,6 @@ use waterclock_engine::Lane;
 const POLL: Duration = Duration::from_millis(200);
 /// How long a broker holds a fetch for which there is nothing: probes end most of them.
 const WAIT: Duration = Duration::from_millis(250);
-/// Nothing came for this long: no instance runs, or no broker answers.
-const SILENT: Duration = Duration::from_secs(10);
 /// Probes come every second at least, from every instance.
 const FRESH: Duration = Duration::from_secs(5);
 
@@ -75,14 +72,14 @@ impl Follower {
         let end = to_end(&mut reader, topic, |record| known.take(record))?;
         known.reached_end();
         let known = Arc::new(Mutex::new(known));
-        let mut meta = LiveMeta::new(reader, topic, Arc::clone(&known), StartAt::Offset(end));
+        let mut meta =
+            LiveMeta::new(connection, reader, topic, Arc::clone(&known), StartAt::Offset(end));
         let stop = Arc::new(AtomicBool::new(false));
         let follower = Self { topic: topic.to_owned(), known, stop: Arc::clone(&stop) };
-        let mut outages = OutageWatch::rarely(connection);
         let follow = move || {
             while !stop.load(Ordering::Relaxed) {
                 meta.poll(POLL);
-                outages.look(Instant::now(), meta.silence() > SILENT);
+                meta.look_at_brokers();
             }
         };
         std::thread::Builder::new().name("wc-meta".into()).spawn(follow).map_err(Error::Thread)?;

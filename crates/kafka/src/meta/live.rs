@@ -12,9 +12,13 @@ use parking_lot::Mutex;
 use rdkafka::error::KafkaError;
 
 use super::PARTITION;
-use crate::client::TopicReader;
+use crate::client::outages::OutageWatch;
 use crate::client::raw::bell::Bell;
 use crate::client::topic_reader::{Consumed, Polled, StartAt};
+use crate::client::{Connection, TopicReader};
+
+/// Nothing came for this long: no instance runs, no broker answers, or this client has forgotten all brokers.
+const SILENT: Duration = Duration::from_secs(10);
 
 /// What follows from the records of `<ns>.meta`.
 pub(super) trait MetaState: Default {
@@ -41,6 +45,7 @@ pub(super) struct LiveMeta<S> {
     start: Option<StartAt>,
     /// When something was last read.
     last_read: Instant,
+    outages: OutageWatch,
 }
 
 /// What one poll brought.
@@ -55,6 +60,7 @@ pub(super) enum Progress {
 impl<S: MetaState> LiveMeta<S> {
     /// Goes on from `start`; before it is what `state` has.
     pub(super) fn new(
+        connection: &Connection,
         reader: TopicReader,
         topic: &str,
         state: Arc<Mutex<S>>,
@@ -67,6 +73,7 @@ impl<S: MetaState> LiveMeta<S> {
             rebuilt: None,
             start: Some(start),
             last_read: Instant::now(),
+            outages: OutageWatch::rarely(connection),
         }
     }
 
@@ -133,9 +140,12 @@ impl<S: MetaState> LiveMeta<S> {
         Progress::More
     }
 
-    /// How long nothing was read, though instances that run write every second.
-    pub(super) fn silence(&self) -> Duration {
-        self.last_read.elapsed()
+    /// Looks whether the client has forgotten its brokers, and gives them to it again. Is to be called every second or so, whether
+    /// there is something to poll or not.
+    pub(super) fn look_at_brokers(&mut self) {
+        // Instances that run write every second.
+        self.outages.look(Instant::now(), self.last_read.elapsed() > SILENT);
+        self.reader.after_outage();
     }
 
     fn reached_end(&mut self) {

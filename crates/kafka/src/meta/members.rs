@@ -19,7 +19,8 @@ use rdkafka::error::KafkaError;
 use super::live::{LiveMeta, MetaState, Progress};
 use super::registry::RegistryReader;
 use super::{
-    MEMBER, Member, MetaWriter, PARTITION, Registrar, RegistryFeed, Roster, Secret, SharedRoster,
+    Load, MEMBER, Member, MetaWriter, PARTITION, Registrar, RegistryFeed, Roster, Secret,
+    SharedRoster,
 };
 use crate::client::Connection;
 use crate::client::connect::{Isolation, aside};
@@ -55,15 +56,19 @@ pub struct Members {
 }
 
 impl Members {
-    /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes. What is read goes into
-    /// `roster` and `registry`. `recreated` says how often topics of ours were seen to have been created again.
+    /// Begins to speak for this process, on the thread of `events`: `describe` says what it is now, with its lanes, and `load` what it has
+    /// to do, once that is known. A load that is another one is no reason to speak; one that was not known before is. What is read goes
+    /// into `roster` and `registry`. `recreated` says how often topics of ours were seen to have been created again.
     ///
     /// # Errors
     /// The reader could not be made: the configuration is wrong.
     pub(crate) fn start(
         connection: &Connection,
         writer: Arc<MetaWriter>,
-        describe: impl Fn() -> Member + Send + 'static,
+        (describe, load): (
+            impl Fn() -> Member + Send + 'static,
+            impl FnMut() -> Option<Load> + Send + 'static,
+        ),
         recreated: impl Fn() -> u64 + Send + 'static,
         roster: SharedRoster,
         registry: RegistryFeed,
@@ -75,8 +80,13 @@ impl Members {
             roster: Arc::clone(&roster),
             registry: RegistryReader::default(),
         }));
-        let mut meta =
-            LiveMeta::new(reader, writer.topic(), Arc::clone(&state), StartAt::Beginning);
+        let mut meta = LiveMeta::new(
+            connection,
+            reader,
+            writer.topic(),
+            Arc::clone(&state),
+            StartAt::Beginning,
+        );
         let registrar =
             Registrar::new(connection.clone(), writer.topic().to_owned(), registry.clone());
         meta.begin()?;
@@ -97,10 +107,12 @@ impl Members {
             looked: None,
             announcer: Arc::clone(&announcer),
             describe,
+            load,
             seen: recreated(),
             recreated,
             roster: Arc::clone(&roster),
             sent: None,
+            owes_load: false,
             other_lists: Complaint::default(),
             without_tasks: Complaint::default(),
         };
@@ -122,6 +134,12 @@ impl Members {
     #[must_use]
     pub fn members(&self) -> Vec<Member> {
         self.lock().members().cloned().collect()
+    }
+
+    /// The same, each with the lanes that no other has claimed since.
+    #[must_use]
+    pub fn listed(&self) -> Vec<Member> {
+        self.lock().listed()
     }
 
     /// The secret that the namespace has now; none before it was read. It is another one only once its meta topic was made
@@ -212,7 +230,7 @@ fn log_failure<T>(report: Result<T, KafkaError>) {
 }
 
 /// Has the turns. The bell is dropped before its reader is: fields drop in order.
-struct MembersTask<D: Fn() -> Member, R: Fn() -> u64> {
+struct MembersTask<D: Fn() -> Member, L: FnMut() -> Option<Load>, R: Fn() -> u64> {
     bell: Bell,
     meta: LiveMeta<MembersMeta>,
     state: Arc<Mutex<MembersMeta>>,
@@ -223,13 +241,17 @@ struct MembersTask<D: Fn() -> Member, R: Fn() -> u64> {
     announcer: Arc<Announcer>,
     /// Says what this process is now.
     describe: D,
+    /// Says what it has to do.
+    load: L,
     /// Says how often topics were seen to have been created again: librdkafka may never say it of this one.
     recreated: R,
     /// How often they had been when this topic was last read from its beginning.
     seen: u64,
     roster: SharedRoster,
-    /// The last announcement, and when it was sent.
+    /// The last announcement without its load, and when it was sent.
     sent: Option<(Member, Instant)>,
+    /// The load was not known then.
+    owes_load: bool,
     /// Another member allows other targets.
     other_lists: Complaint,
     /// Another member knows no tasks, which are in force.
@@ -281,7 +303,12 @@ impl Complaint {
     }
 }
 
-impl<D: Fn() -> Member + Send, R: Fn() -> u64 + Send> Task for MembersTask<D, R> {
+impl<D, L, R> Task for MembersTask<D, L, R>
+where
+    D: Fn() -> Member + Send,
+    L: FnMut() -> Option<Load> + Send,
+    R: Fn() -> u64 + Send,
+{
     fn turn(&mut self) -> bool {
         let recreated = (self.recreated)();
         if std::mem::replace(&mut self.seen, recreated) != recreated {
@@ -292,6 +319,7 @@ impl<D: Fn() -> Member + Send, R: Fn() -> u64 + Send> Task for MembersTask<D, R>
         let now = Instant::now();
         if self.looked.is_none_or(|at| now.saturating_duration_since(at) >= POLL) {
             self.looked = Some(now);
+            self.meta.look_at_brokers();
             self.speak();
             self.compare(now);
         }
@@ -299,13 +327,13 @@ impl<D: Fn() -> Member + Send, R: Fn() -> u64 + Send> Task for MembersTask<D, R>
     }
 }
 
-impl<D: Fn() -> Member, R: Fn() -> u64> Drop for MembersTask<D, R> {
+impl<D: Fn() -> Member, L: FnMut() -> Option<Load>, R: Fn() -> u64> Drop for MembersTask<D, L, R> {
     fn drop(&mut self) {
         self.announcer.farewell();
     }
 }
 
-impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
+impl<D: Fn() -> Member, L: FnMut() -> Option<Load>, R: Fn() -> u64> MembersTask<D, L, R> {
     /// Whether there may be more to hear at once.
     fn hear(&mut self) -> bool {
         let is_more = (0..TURN_MAX).all(|_| self.meta.poll(Duration::ZERO) == Progress::More);
@@ -313,11 +341,12 @@ impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
         is_more
     }
 
-    /// What the topic says of us; nothing if that was an earlier start.
+    /// What the topic says of us, without our load; nothing if that was an earlier start.
     fn announced(&self) -> Option<Member> {
         let roster = self.roster.lock();
         let member = roster.announced(&self.announcer.instance)?;
-        (member.incarnation == self.announcer.incarnation).then(|| member.clone())
+        let is_ours = member.incarnation == self.announcer.incarnation;
+        is_ours.then(|| Member { load: None, ..member.clone() })
     }
 
     /// Says that another member delivers to other targets than this one, or that it knows no tasks.
@@ -357,8 +386,10 @@ impl<D: Fn() -> Member, R: Fn() -> u64> MembersTask<D, R> {
             Some((_, at)) if at.elapsed() >= EVERY => true,
             Some((sent, at)) => at.elapsed() >= AGAIN && self.announced().as_ref() != Some(sent),
         };
-        if is_due {
-            self.announcer.say(&now);
+        let load = if is_due || self.owes_load { (self.load)() } else { None };
+        if is_due || load.is_some() {
+            self.owes_load = load.is_none();
+            self.announcer.say(&Member { load, ..now.clone() });
             self.sent = Some((now, Instant::now()));
         }
     }

@@ -50,10 +50,31 @@ pub struct Member {
     pub worker: bool,
     /// It has the API, so it may create tasks; one that does not say so may.
     pub api: bool,
+    /// The version of its program; `None`: it did not say so.
+    pub program: Option<String>,
+    /// When this start of it began, by its own clock; `None`: it did not say so.
+    pub since: Option<UnixMillis>,
+    /// What it had to do when it said so; `None`: it did not, or did not know it yet.
+    pub load: Option<Load>,
+}
+
+/// What a member has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Load {
+    /// Offsets of its lanes that are not done, by the last count.
+    pub pending: u64,
+    /// Timers and tasks that are pending in its lanes: those of the records that have an id.
+    pub timers: u64,
+    /// Calls that its worker has open.
+    pub open_calls: u64,
+    /// Records that it delivered, and calls that it finished, a second.
+    pub per_second: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Text {
+    /// Of this form.
     version: u32,
     instance: String,
     #[serde(rename = "boot")]
@@ -75,6 +96,12 @@ struct Text {
     worker: bool,
     #[serde(default = "yes")]
     api: bool,
+    #[serde(default)]
+    program: Option<String>,
+    #[serde(default)]
+    since: Option<u64>,
+    #[serde(default)]
+    load: Option<Load>,
     /// When it was written by the member's own clock, for people.
     at: u64,
 }
@@ -98,6 +125,9 @@ impl Member {
             tasks: self.tasks,
             worker: self.worker,
             api: self.api,
+            program: self.program.clone(),
+            since: self.since.map(|at| at.0),
+            load: self.load,
             at: wall_clock().0,
         };
         // Numbers and strings: nothing in them can fail.
@@ -119,6 +149,9 @@ impl Member {
             tasks: text.tasks,
             worker: text.worker,
             api: text.api,
+            program: text.program,
+            since: text.since.map(UnixMillis),
+            load: text.load,
         })
     }
 
@@ -183,6 +216,16 @@ impl Roster {
     pub fn lanes_of(&self, member: &Member) -> impl Iterator<Item = Lane> {
         let is_last = move |lane: &Lane| self.owner(*lane).is_some_and(|owner| owner == member);
         member.lanes.iter().copied().filter(is_last)
+    }
+
+    /// The members, each with the lanes that no other has claimed since.
+    #[must_use]
+    pub fn listed(&self) -> Vec<Member> {
+        let listed = |member: &Member| {
+            let lanes = self.lanes_of(member).collect();
+            Member { lanes, ..member.clone() }
+        };
+        self.members().map(listed).collect()
     }
 
     /// Members whose announcements hold: not those whose lanes others have all claimed since. Such a member was killed, or it
@@ -253,6 +296,9 @@ mod tests {
             worker: true,
             api: false,
             threads: 1,
+            program: Some("1.2.3".to_owned()),
+            since: Some(UnixMillis(1_700_000_000_000)),
+            load: Some(Load { pending: 9, timers: 7, open_calls: 2, per_second: 40 }),
         }
     }
 
@@ -309,6 +355,9 @@ mod tests {
         assert_eq!(lanes(&after, "a"), (vec![], false));
         assert_eq!(lanes(&after, "b"), (vec![0, 1, 2], true));
         assert_eq!(lanes(&after, "c"), (vec![], true), "it had none to lose");
+        let listed: Vec<(String, usize)> =
+            after.listed().into_iter().map(|of| (of.instance, of.lanes.len())).collect();
+        assert_eq!(listed, [("a", 0), ("b", 3), ("c", 0)].map(|(name, n)| (name.to_owned(), n)));
     }
 
     #[test]
@@ -316,6 +365,21 @@ mod tests {
         let said = r#"{"version":1,"instance":"a","boot":"1","address":"a:80","lanes":[],"at":0}"#;
         let before = Member::decode(said.as_bytes()).unwrap();
         assert_eq!((before.tasks, before.worker), (false, false));
+        assert_eq!((before.program, before.since, before.load), (None, None, None));
+    }
+
+    /// As a program reads it that is older or newer.
+    #[test]
+    fn fields_that_are_not_known_or_not_there_do_not_matter() {
+        let text = member("a", &[0]).encode();
+        let newer = text
+            .replacen('{', r#"{"colour":"red","#, 1)
+            .replace(r#""pending":9"#, r#""pending":9,"weight":1"#)
+            .replace(r#","per_second":40"#, "");
+        assert_ne!(newer, text);
+        let read = Member::decode(newer.as_bytes()).unwrap();
+        let load = Load { per_second: 0, ..member("a", &[0]).load.unwrap() };
+        assert_eq!(read, Member { load: Some(load), ..member("a", &[0]) });
     }
 
     #[test]

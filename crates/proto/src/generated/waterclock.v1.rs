@@ -110,6 +110,42 @@ pub struct CreateGrpcTaskRequest {
     #[prost(message, repeated, tag = "12")]
     pub headers: ::prost::alloc::vec::Vec<Header>,
 }
+/// A run: so many shards, each a task of its own, which count as one. See runs.proto.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateRunRequest {
+    /// When it is due, in epoch milliseconds; at once if that is over. Exactly one of this and options.delay.
+    #[prost(int64, tag = "1")]
+    pub trigger_at: i64,
+    /// How many shards it has, from 1 to 10,000.
+    #[prost(uint32, tag = "2")]
+    pub shards: u32,
+    /// How long after its shards were created it expires, if they have not ended: from 1 s to 30 d; 1 d if nothing is said.
+    #[prost(message, optional, tag = "3")]
+    pub deadline: ::core::option::Option<::prost_types::Duration>,
+    /// The project: 1 to 64 of a-z 0-9 . _ -
+    #[prost(string, tag = "4")]
+    pub project: ::prost::alloc::string::String,
+    /// What becomes of it once a shard has failed; the others go on if nothing is said.
+    #[prost(enumeration = "OnShardFailure", tag = "5")]
+    pub on_shard_failure: i32,
+    /// Who is told how it ended.
+    #[prost(message, optional, tag = "6")]
+    pub on_finished: ::core::option::Option<OnResult>,
+    /// A word for lists, which its shards have too: 1 to 64 of a-z 0-9 . _ -
+    #[prost(string, tag = "7")]
+    pub group: ::prost::alloc::string::String,
+    /// The task of each shard, which is no run. The run says its project and group and when it is due. So project, group, trigger_at and
+    /// request_id are left out, and options.delay, options.expires_at and options.window. One that writes a record has options.feedback.
+    /// Headers of a record are texts.
+    #[prost(message, optional, boxed, tag = "8")]
+    pub task: ::core::option::Option<::prost::alloc::boxed::Box<NewTask>>,
+    /// At most 128 bytes. The same project and request id are the same run, which is created once.
+    #[prost(string, tag = "10")]
+    pub request_id: ::prost::alloc::string::String,
+    /// Of these delay, expires_at and window.
+    #[prost(message, optional, tag = "11")]
+    pub options: ::core::option::Option<Options>,
+}
 /// What is ours beside the fields of the request.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Options {
@@ -239,7 +275,7 @@ pub struct BatchCreateTasksRequest {
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct NewTask {
-    #[prost(oneof = "new_task::Task", tags = "1, 2, 3")]
+    #[prost(oneof = "new_task::Task", tags = "1, 2, 3, 4")]
     pub task: ::core::option::Option<new_task::Task>,
 }
 /// Nested message and enum types in `NewTask`.
@@ -252,6 +288,8 @@ pub mod new_task {
         Kafka(super::CreateKafkaTaskRequest),
         #[prost(message, tag = "3")]
         Grpc(super::CreateGrpcTaskRequest),
+        #[prost(message, tag = "4")]
+        Run(::prost::alloc::boxed::Box<super::CreateRunRequest>),
     }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
@@ -529,6 +567,12 @@ pub struct Task {
     /// The id of the task by which that is told, once it is finished or has failed.
     #[prost(string, tag = "42")]
     pub follow_up: ::prost::alloc::string::String,
+    /// From then on it is not begun any more; 0: it may be begun at any time.
+    #[prost(int64, tag = "43")]
+    pub expires_at: i64,
+    /// For which nominal time it is, of a task of a schedule and of a shard of its run; 0: of another task, or of one asked for by hand.
+    #[prost(int64, tag = "44")]
+    pub nominal_at: i64,
 }
 /// A turn in which a call was made and ended.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -576,6 +620,38 @@ pub struct Payload {
     /// The headers of a record, in their order. Those of a call stand in the task.
     #[prost(message, repeated, tag = "3")]
     pub headers: ::prost::alloc::vec::Vec<Header>,
+}
+/// What becomes of a run once a shard has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum OnShardFailure {
+    Unspecified = 0,
+    /// The other shards go on. The run has failed once all have ended.
+    Continue = 1,
+    /// The run has failed, and its shards that have not ended are cancelled.
+    Stop = 2,
+}
+impl OnShardFailure {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "ON_SHARD_FAILURE_UNSPECIFIED",
+            Self::Continue => "ON_SHARD_FAILURE_CONTINUE",
+            Self::Stop => "ON_SHARD_FAILURE_STOP",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "ON_SHARD_FAILURE_UNSPECIFIED" => Some(Self::Unspecified),
+            "ON_SHARD_FAILURE_CONTINUE" => Some(Self::Continue),
+            "ON_SHARD_FAILURE_STOP" => Some(Self::Stop),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
@@ -681,6 +757,8 @@ pub enum TaskType {
     Http = 1,
     Kafka = 2,
     Grpc = 3,
+    /// A run, which lists of tasks do not have: see runs.proto.
+    Run = 4,
 }
 impl TaskType {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -693,6 +771,7 @@ impl TaskType {
             Self::Http => "TASK_TYPE_HTTP",
             Self::Kafka => "TASK_TYPE_KAFKA",
             Self::Grpc => "TASK_TYPE_GRPC",
+            Self::Run => "TASK_TYPE_RUN",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -702,6 +781,7 @@ impl TaskType {
             "TASK_TYPE_HTTP" => Some(Self::Http),
             "TASK_TYPE_KAFKA" => Some(Self::Kafka),
             "TASK_TYPE_GRPC" => Some(Self::Grpc),
+            "TASK_TYPE_RUN" => Some(Self::Run),
             _ => None,
         }
     }
@@ -3119,6 +3199,10 @@ pub struct Schedule {
     /// What it is, with its defaults.
     #[prost(message, optional, tag = "11")]
     pub settings: ::core::option::Option<ScheduleSettings>,
+    /// How many members of consumer groups read the topic of its tasks, or of the shards of its runs, where they report. 0: nobody is there
+    /// to execute them. Absent if nobody has to be, if it has ended, if Kafka does not say, and in answers other than that of Get.
+    #[prost(uint32, optional, tag = "12")]
+    pub members: ::core::option::Option<u32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateScheduleRequest {
@@ -3184,6 +3268,9 @@ pub struct DeleteScheduleRequest {
     /// How long to wait until that is decided; 5 s if nothing is said, at most 1 min.
     #[prost(message, optional, tag = "2")]
     pub wait: ::core::option::Option<::prost_types::Duration>,
+    /// Only if this version is in force.
+    #[prost(string, tag = "3")]
+    pub if_version: ::prost::alloc::string::String,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteScheduleResponse {
@@ -3575,7 +3662,7 @@ pub mod schedules_client {
                 .insert(GrpcMethod::new("waterclock.v1.Schedules", "Update"));
             self.inner.unary(req, path, codec).await
         }
-        /// Ends a schedule. Tasks that it has submitted stay as they are.
+        /// Ends a schedule. Tasks that it has submitted stay as they are. ABORTED: another version is in force.
         pub async fn delete(
             &mut self,
             request: impl tonic::IntoRequest<super::DeleteScheduleRequest>,
@@ -3755,7 +3842,7 @@ pub mod schedules_server {
             &self,
             request: tonic::Request<super::UpdateScheduleRequest>,
         ) -> std::result::Result<tonic::Response<super::Schedule>, tonic::Status>;
-        /// Ends a schedule. Tasks that it has submitted stay as they are.
+        /// Ends a schedule. Tasks that it has submitted stay as they are. ABORTED: another version is in force.
         async fn delete(
             &self,
             request: tonic::Request<super::DeleteScheduleRequest>,
@@ -4360,6 +4447,959 @@ pub mod schedules_server {
     /// Generated gRPC service name
     pub const SERVICE_NAME: &str = "waterclock.v1.Schedules";
     impl<T> tonic::server::NamedService for SchedulesServer<T> {
+        const NAME: &'static str = SERVICE_NAME;
+    }
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CreateRunResponse {
+    /// The same for the same project and request id.
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+    /// When it is due, in epoch milliseconds. Where there was such a run already, that run keeps its own time.
+    #[prost(int64, tag = "2")]
+    pub trigger_at: i64,
+}
+/// A run, and how far it is. All times are in epoch milliseconds.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Run {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+    #[prost(enumeration = "RunStatus", tag = "2")]
+    pub run_status: i32,
+    #[prost(string, tag = "3")]
+    pub project: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub group: ::prost::alloc::string::String,
+    #[prost(string, tag = "5")]
+    pub request_id: ::prost::alloc::string::String,
+    /// Its version, which a retry makes anew. The ids of its shards have it.
+    #[prost(string, tag = "6")]
+    pub version: ::prost::alloc::string::String,
+    /// When it was to be due.
+    #[prost(int64, tag = "7")]
+    pub trigger_at: i64,
+    /// When it was created, or brought back by a retry.
+    #[prost(int64, tag = "8")]
+    pub created_at: i64,
+    /// When it expires; 0 before it has shards.
+    #[prost(int64, tag = "9")]
+    pub deadline_at: i64,
+    /// When it ended; 0 before.
+    #[prost(int64, tag = "10")]
+    pub ended_at: i64,
+    /// Why it failed. task_failed: a shard has failed.
+    #[prost(string, tag = "11")]
+    pub code: ::prost::alloc::string::String,
+    /// How many shards it has, and how many of them stand where.
+    #[prost(uint32, tag = "12")]
+    pub shards: u32,
+    #[prost(message, optional, tag = "13")]
+    pub counts: ::core::option::Option<ShardCounts>,
+    /// One character a shard: . to create, o waiting, > executing, r handed out once more, # finished, x failed. Empty before there are
+    /// shards, and in lists.
+    #[prost(string, tag = "14")]
+    pub grid: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "15")]
+    pub deadline: ::core::option::Option<::prost_types::Duration>,
+    #[prost(enumeration = "OnShardFailure", tag = "16")]
+    pub on_shard_failure: i32,
+    #[prost(message, optional, tag = "17")]
+    pub on_finished: ::core::option::Option<OnResult>,
+    /// The task of each shard, as it was asked for.
+    #[prost(message, optional, tag = "18")]
+    pub task: ::core::option::Option<NewTask>,
+    /// How many members of consumer groups read the topic of its Kafka shards. 0: nobody is there to execute them. Absent if its shards are
+    /// calls, if it has ended, if Kafka does not say, and in answers other than that of Get.
+    #[prost(uint32, optional, tag = "19")]
+    pub members: ::core::option::Option<u32>,
+    /// For which nominal time it is, of a run of a schedule; 0: it is of none, or was asked for by hand.
+    #[prost(int64, tag = "20")]
+    pub nominal_at: i64,
+}
+/// How many shards of a run stand where.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShardCounts {
+    /// Those that there are.
+    #[prost(uint32, tag = "1")]
+    pub created: u32,
+    /// Those of them that somebody has begun, whatever became of them.
+    #[prost(uint32, tag = "2")]
+    pub begun: u32,
+    /// Those that were handed out once more and have not ended.
+    #[prost(uint32, tag = "3")]
+    pub again: u32,
+    /// Those that are finished.
+    #[prost(uint32, tag = "4")]
+    pub finished: u32,
+    /// Those that have failed, have expired or were cancelled.
+    #[prost(uint32, tag = "5")]
+    pub failed: u32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetRunRequest {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListRunsRequest {
+    /// Only those of this project; of all that the caller may know of, if nothing is said.
+    #[prost(string, tag = "1")]
+    pub project: ::prost::alloc::string::String,
+    /// Only those of this group.
+    #[prost(string, tag = "2")]
+    pub group: ::prost::alloc::string::String,
+    /// Only those with this status.
+    #[prost(enumeration = "RunStatus", tag = "3")]
+    pub status: i32,
+    /// At most so many, from 1 to 1,000; 100 if nothing is said.
+    #[prost(uint32, tag = "4")]
+    pub limit: u32,
+    /// The next of the page before, with the same filters.
+    #[prost(string, tag = "5")]
+    pub page: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListRunsResponse {
+    /// May be fewer than limit though there are more.
+    #[prost(message, repeated, tag = "1")]
+    pub runs: ::prost::alloc::vec::Vec<Run>,
+    /// The page of what follows; empty: there is no more.
+    #[prost(string, tag = "2")]
+    pub next: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListShardsRequest {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+    /// Only those that stand there.
+    #[prost(enumeration = "ShardState", tag = "2")]
+    pub state: i32,
+    /// At most so many, from 1 to 100; 100 if nothing is said.
+    #[prost(uint32, tag = "3")]
+    pub limit: u32,
+    /// The next of the page before.
+    #[prost(string, tag = "4")]
+    pub page: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListShardsResponse {
+    /// In their order.
+    #[prost(message, repeated, tag = "1")]
+    pub shards: ::prost::alloc::vec::Vec<Shard>,
+    /// The page of what follows; empty: there is no more.
+    #[prost(string, tag = "2")]
+    pub next: ::prost::alloc::string::String,
+}
+/// A shard of a run, and how far its task is.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct Shard {
+    /// Which one, from 0.
+    #[prost(uint32, tag = "1")]
+    pub index: u32,
+    #[prost(string, tag = "2")]
+    pub task_id: ::prost::alloc::string::String,
+    /// Where its task stands. That of a task that is not found is what its run knows.
+    #[prost(enumeration = "TaskStatus", tag = "3")]
+    pub task_status: i32,
+    /// Where it stands, as its run knows: a little behind its task.
+    #[prost(enumeration = "ShardState", tag = "4")]
+    pub shard_state: i32,
+    /// Who made its last attempt.
+    #[prost(string, tag = "5")]
+    pub worker: ::prost::alloc::string::String,
+    /// How often it was dispatched.
+    #[prost(uint32, tag = "6")]
+    pub turn: u32,
+    /// Attempts that were made.
+    #[prost(uint32, tag = "7")]
+    pub attempts_total: u32,
+    /// When its last attempt began, in epoch milliseconds; 0: none did, or it is not known.
+    #[prost(int64, tag = "8")]
+    pub started: i64,
+    /// When that ended.
+    #[prost(int64, tag = "9")]
+    pub ended: i64,
+    /// What went wrong with it.
+    #[prost(string, tag = "10")]
+    pub error: ::prost::alloc::string::String,
+    /// How far its executor said that it is, from 0 to 100.
+    #[prost(uint32, optional, tag = "11")]
+    pub percent: ::core::option::Option<u32>,
+    /// The same for the executor of its next turn.
+    #[prost(string, tag = "12")]
+    pub cursor: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelRunRequest {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+    /// How long to wait for what becomes of it; 5 s if nothing is said, at most 1 min.
+    #[prost(message, optional, tag = "2")]
+    pub wait: ::core::option::Option<::prost_types::Duration>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelRunResponse {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+    /// CANCEL_OUTCOME_STOPPED: shards were created, and those that have not ended are cancelled.
+    #[prost(enumeration = "CancelOutcome", tag = "2")]
+    pub outcome: i32,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RetryRunRequest {
+    #[prost(string, tag = "1")]
+    pub run_id: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum RunStatus {
+    Unspecified = 0,
+    /// It waits for its time.
+    Waiting = 1,
+    /// Its shards are being created, or are, and nobody has begun one.
+    Triggered = 2,
+    /// One of its shards was begun at least.
+    Executing = 3,
+    /// All were begun.
+    Locked = 4,
+    /// One that was handed out once more has not ended.
+    ReExecuting = 5,
+    /// All shards are finished.
+    Finished = 6,
+    /// A shard has failed; or the run was refused.
+    Failed = 7,
+    /// Its deadline came first; or its time was over before it began.
+    Expired = 8,
+    /// It was cancelled.
+    Cancelled = 9,
+}
+impl RunStatus {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "RUN_STATUS_UNSPECIFIED",
+            Self::Waiting => "RUN_STATUS_WAITING",
+            Self::Triggered => "RUN_STATUS_TRIGGERED",
+            Self::Executing => "RUN_STATUS_EXECUTING",
+            Self::Locked => "RUN_STATUS_LOCKED",
+            Self::ReExecuting => "RUN_STATUS_RE_EXECUTING",
+            Self::Finished => "RUN_STATUS_FINISHED",
+            Self::Failed => "RUN_STATUS_FAILED",
+            Self::Expired => "RUN_STATUS_EXPIRED",
+            Self::Cancelled => "RUN_STATUS_CANCELLED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "RUN_STATUS_UNSPECIFIED" => Some(Self::Unspecified),
+            "RUN_STATUS_WAITING" => Some(Self::Waiting),
+            "RUN_STATUS_TRIGGERED" => Some(Self::Triggered),
+            "RUN_STATUS_EXECUTING" => Some(Self::Executing),
+            "RUN_STATUS_LOCKED" => Some(Self::Locked),
+            "RUN_STATUS_RE_EXECUTING" => Some(Self::ReExecuting),
+            "RUN_STATUS_FINISHED" => Some(Self::Finished),
+            "RUN_STATUS_FAILED" => Some(Self::Failed),
+            "RUN_STATUS_EXPIRED" => Some(Self::Expired),
+            "RUN_STATUS_CANCELLED" => Some(Self::Cancelled),
+            _ => None,
+        }
+    }
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum ShardState {
+    Unspecified = 0,
+    /// It is not there yet.
+    ToCreate = 1,
+    /// Nobody has begun it.
+    Waiting = 2,
+    /// Somebody executes it.
+    Executing = 3,
+    /// It was handed out once more.
+    Again = 4,
+    /// It is finished.
+    Finished = 5,
+    /// It has failed, has expired or was cancelled.
+    Failed = 6,
+}
+impl ShardState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::Unspecified => "SHARD_STATE_UNSPECIFIED",
+            Self::ToCreate => "SHARD_STATE_TO_CREATE",
+            Self::Waiting => "SHARD_STATE_WAITING",
+            Self::Executing => "SHARD_STATE_EXECUTING",
+            Self::Again => "SHARD_STATE_AGAIN",
+            Self::Finished => "SHARD_STATE_FINISHED",
+            Self::Failed => "SHARD_STATE_FAILED",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "SHARD_STATE_UNSPECIFIED" => Some(Self::Unspecified),
+            "SHARD_STATE_TO_CREATE" => Some(Self::ToCreate),
+            "SHARD_STATE_WAITING" => Some(Self::Waiting),
+            "SHARD_STATE_EXECUTING" => Some(Self::Executing),
+            "SHARD_STATE_AGAIN" => Some(Self::Again),
+            "SHARD_STATE_FINISHED" => Some(Self::Finished),
+            "SHARD_STATE_FAILED" => Some(Self::Failed),
+            _ => None,
+        }
+    }
+}
+/// Generated client implementations.
+pub mod runs_client {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    use tonic::codegen::http::Uri;
+    /// Creates, looks up, lists, cancels and retries runs. The same as /v1/runs over HTTP.
+    #[derive(Debug, Clone)]
+    pub struct RunsClient<T> {
+        inner: tonic::client::Grpc<T>,
+    }
+    impl<T> RunsClient<T>
+    where
+        T: tonic::client::GrpcService<tonic::body::Body>,
+        T::Error: Into<StdError>,
+        T::ResponseBody: Body<Data = Bytes> + std::marker::Send + 'static,
+        <T::ResponseBody as Body>::Error: Into<StdError> + std::marker::Send,
+    {
+        pub fn new(inner: T) -> Self {
+            let inner = tonic::client::Grpc::new(inner);
+            Self { inner }
+        }
+        pub fn with_origin(inner: T, origin: Uri) -> Self {
+            let inner = tonic::client::Grpc::with_origin(inner, origin);
+            Self { inner }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> RunsClient<InterceptedService<T, F>>
+        where
+            F: tonic::service::Interceptor,
+            T::ResponseBody: Default,
+            T: tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+                Response = http::Response<
+                    <T as tonic::client::GrpcService<tonic::body::Body>>::ResponseBody,
+                >,
+            >,
+            <T as tonic::codegen::Service<
+                http::Request<tonic::body::Body>,
+            >>::Error: Into<StdError> + std::marker::Send + std::marker::Sync,
+        {
+            RunsClient::new(InterceptedService::new(inner, interceptor))
+        }
+        /// Compress requests with the given encoding.
+        ///
+        /// This requires the server to support it otherwise it might respond with an
+        /// error.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.send_compressed(encoding);
+            self
+        }
+        /// Enable decompressing responses.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.inner = self.inner.accept_compressed(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_decoding_message_size(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.inner = self.inner.max_encoding_message_size(limit);
+            self
+        }
+        /// Creates a run. The same project and request id are the same run.
+        pub async fn create(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CreateRunRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateRunResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Runs/Create",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("waterclock.v1.Runs", "Create"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// A run as it is now, with the state of each shard. NOT_FOUND: there is none, or its history has run out.
+        pub async fn get(
+            &mut self,
+            request: impl tonic::IntoRequest<super::GetRunRequest>,
+        ) -> std::result::Result<tonic::Response<super::Run>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/waterclock.v1.Runs/Get");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("waterclock.v1.Runs", "Get"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Runs in the order of their due times, without the state of each shard.
+        pub async fn list(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListRunsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRunsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/waterclock.v1.Runs/List");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("waterclock.v1.Runs", "List"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// The shards of a run, each with what its task does.
+        pub async fn list_shards(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListShardsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListShardsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Runs/ListShards",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(GrpcMethod::new("waterclock.v1.Runs", "ListShards"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Cancels a run, and with it its shards that have not ended; says what became of that.
+        pub async fn cancel(
+            &mut self,
+            request: impl tonic::IntoRequest<super::CancelRunRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelRunResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/waterclock.v1.Runs/Cancel",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("waterclock.v1.Runs", "Cancel"));
+            self.inner.unary(req, path, codec).await
+        }
+        /// Makes a run anew that has failed or expired: as another version, with shards of its own. FAILED_PRECONDITION: it is in no such state.
+        pub async fn retry(
+            &mut self,
+            request: impl tonic::IntoRequest<super::RetryRunRequest>,
+        ) -> std::result::Result<tonic::Response<super::Run>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/waterclock.v1.Runs/Retry");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("waterclock.v1.Runs", "Retry"));
+            self.inner.unary(req, path, codec).await
+        }
+    }
+}
+/// Generated server implementations.
+pub mod runs_server {
+    #![allow(
+        unused_variables,
+        dead_code,
+        missing_docs,
+        clippy::wildcard_imports,
+        clippy::let_unit_value,
+    )]
+    use tonic::codegen::*;
+    /// Generated trait containing gRPC methods that should be implemented for use with RunsServer.
+    #[async_trait]
+    pub trait Runs: std::marker::Send + std::marker::Sync + 'static {
+        /// Creates a run. The same project and request id are the same run.
+        async fn create(
+            &self,
+            request: tonic::Request<super::CreateRunRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CreateRunResponse>,
+            tonic::Status,
+        >;
+        /// A run as it is now, with the state of each shard. NOT_FOUND: there is none, or its history has run out.
+        async fn get(
+            &self,
+            request: tonic::Request<super::GetRunRequest>,
+        ) -> std::result::Result<tonic::Response<super::Run>, tonic::Status>;
+        /// Runs in the order of their due times, without the state of each shard.
+        async fn list(
+            &self,
+            request: tonic::Request<super::ListRunsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListRunsResponse>,
+            tonic::Status,
+        >;
+        /// The shards of a run, each with what its task does.
+        async fn list_shards(
+            &self,
+            request: tonic::Request<super::ListShardsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListShardsResponse>,
+            tonic::Status,
+        >;
+        /// Cancels a run, and with it its shards that have not ended; says what became of that.
+        async fn cancel(
+            &self,
+            request: tonic::Request<super::CancelRunRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::CancelRunResponse>,
+            tonic::Status,
+        >;
+        /// Makes a run anew that has failed or expired: as another version, with shards of its own. FAILED_PRECONDITION: it is in no such state.
+        async fn retry(
+            &self,
+            request: tonic::Request<super::RetryRunRequest>,
+        ) -> std::result::Result<tonic::Response<super::Run>, tonic::Status>;
+    }
+    /// Creates, looks up, lists, cancels and retries runs. The same as /v1/runs over HTTP.
+    #[derive(Debug)]
+    pub struct RunsServer<T> {
+        inner: Arc<T>,
+        accept_compression_encodings: EnabledCompressionEncodings,
+        send_compression_encodings: EnabledCompressionEncodings,
+        max_decoding_message_size: Option<usize>,
+        max_encoding_message_size: Option<usize>,
+    }
+    impl<T> RunsServer<T> {
+        pub fn new(inner: T) -> Self {
+            Self::from_arc(Arc::new(inner))
+        }
+        pub fn from_arc(inner: Arc<T>) -> Self {
+            Self {
+                inner,
+                accept_compression_encodings: Default::default(),
+                send_compression_encodings: Default::default(),
+                max_decoding_message_size: None,
+                max_encoding_message_size: None,
+            }
+        }
+        pub fn with_interceptor<F>(
+            inner: T,
+            interceptor: F,
+        ) -> InterceptedService<Self, F>
+        where
+            F: tonic::service::Interceptor,
+        {
+            InterceptedService::new(Self::new(inner), interceptor)
+        }
+        /// Enable decompressing requests with the given encoding.
+        #[must_use]
+        pub fn accept_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.accept_compression_encodings.enable(encoding);
+            self
+        }
+        /// Compress responses with the given encoding, if the client supports it.
+        #[must_use]
+        pub fn send_compressed(mut self, encoding: CompressionEncoding) -> Self {
+            self.send_compression_encodings.enable(encoding);
+            self
+        }
+        /// Limits the maximum size of a decoded message.
+        ///
+        /// Default: `4MB`
+        #[must_use]
+        pub fn max_decoding_message_size(mut self, limit: usize) -> Self {
+            self.max_decoding_message_size = Some(limit);
+            self
+        }
+        /// Limits the maximum size of an encoded message.
+        ///
+        /// Default: `usize::MAX`
+        #[must_use]
+        pub fn max_encoding_message_size(mut self, limit: usize) -> Self {
+            self.max_encoding_message_size = Some(limit);
+            self
+        }
+    }
+    impl<T, B> tonic::codegen::Service<http::Request<B>> for RunsServer<T>
+    where
+        T: Runs,
+        B: Body + std::marker::Send + 'static,
+        B::Error: Into<StdError> + std::marker::Send + 'static,
+    {
+        type Response = http::Response<tonic::body::Body>;
+        type Error = std::convert::Infallible;
+        type Future = BoxFuture<Self::Response, Self::Error>;
+        fn poll_ready(
+            &mut self,
+            _cx: &mut Context<'_>,
+        ) -> Poll<std::result::Result<(), Self::Error>> {
+            Poll::Ready(Ok(()))
+        }
+        fn call(&mut self, req: http::Request<B>) -> Self::Future {
+            match req.uri().path() {
+                "/waterclock.v1.Runs/Create" => {
+                    #[allow(non_camel_case_types)]
+                    struct CreateSvc<T: Runs>(pub Arc<T>);
+                    impl<T: Runs> tonic::server::UnaryService<super::CreateRunRequest>
+                    for CreateSvc<T> {
+                        type Response = super::CreateRunResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CreateRunRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Runs>::create(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CreateSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Runs/Get" => {
+                    #[allow(non_camel_case_types)]
+                    struct GetSvc<T: Runs>(pub Arc<T>);
+                    impl<T: Runs> tonic::server::UnaryService<super::GetRunRequest>
+                    for GetSvc<T> {
+                        type Response = super::Run;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::GetRunRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Runs>::get(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = GetSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Runs/List" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListSvc<T: Runs>(pub Arc<T>);
+                    impl<T: Runs> tonic::server::UnaryService<super::ListRunsRequest>
+                    for ListSvc<T> {
+                        type Response = super::ListRunsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListRunsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Runs>::list(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Runs/ListShards" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListShardsSvc<T: Runs>(pub Arc<T>);
+                    impl<T: Runs> tonic::server::UnaryService<super::ListShardsRequest>
+                    for ListShardsSvc<T> {
+                        type Response = super::ListShardsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListShardsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Runs>::list_shards(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListShardsSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Runs/Cancel" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelSvc<T: Runs>(pub Arc<T>);
+                    impl<T: Runs> tonic::server::UnaryService<super::CancelRunRequest>
+                    for CancelSvc<T> {
+                        type Response = super::CancelRunResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::CancelRunRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Runs>::cancel(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/waterclock.v1.Runs/Retry" => {
+                    #[allow(non_camel_case_types)]
+                    struct RetrySvc<T: Runs>(pub Arc<T>);
+                    impl<T: Runs> tonic::server::UnaryService<super::RetryRunRequest>
+                    for RetrySvc<T> {
+                        type Response = super::Run;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::RetryRunRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as Runs>::retry(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = RetrySvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                _ => {
+                    Box::pin(async move {
+                        let mut response = http::Response::new(
+                            tonic::body::Body::default(),
+                        );
+                        let headers = response.headers_mut();
+                        headers
+                            .insert(
+                                tonic::Status::GRPC_STATUS,
+                                (tonic::Code::Unimplemented as i32).into(),
+                            );
+                        headers
+                            .insert(
+                                http::header::CONTENT_TYPE,
+                                tonic::metadata::GRPC_CONTENT_TYPE,
+                            );
+                        Ok(response)
+                    })
+                }
+            }
+        }
+    }
+    impl<T> Clone for RunsServer<T> {
+        fn clone(&self) -> Self {
+            let inner = self.inner.clone();
+            Self {
+                inner,
+                accept_compression_encodings: self.accept_compression_encodings,
+                send_compression_encodings: self.send_compression_encodings,
+                max_decoding_message_size: self.max_decoding_message_size,
+                max_encoding_message_size: self.max_encoding_message_size,
+            }
+        }
+    }
+    /// Generated gRPC service name
+    pub const SERVICE_NAME: &str = "waterclock.v1.Runs";
+    impl<T> tonic::server::NamedService for RunsServer<T> {
         const NAME: &'static str = SERVICE_NAME;
     }
 }

@@ -25,10 +25,11 @@ const MEMORY_HORIZON: (&str, u64) = ("1m", 55_000);
 const AHEAD_MS: u64 = 12_000;
 /// Longest wait for what should have come.
 const WAIT_MAX: Duration = Duration::from_secs(60);
-/// A process has settled when it used less than this part of a core, looked at so often for so long.
+/// A process has settled when it used less than this part of a core, looked at so often for so long, or for as long as the steady case
+/// lasts.
 const SETTLED_CORE: f64 = 0.06;
 const SETTLED_LOOKS: u32 = 3;
-const SETTLE_LOOK: Duration = Duration::from_secs(5);
+pub(super) const SETTLE_LOOK: Duration = Duration::from_secs(5);
 /// Longest wait for that.
 const SETTLE_MAX: Duration = Duration::from_secs(1_800);
 /// Records that show that every lane is running.
@@ -45,6 +46,8 @@ pub(super) struct Cases<'a> {
     pub(super) clock: Arc<BrokerClock>,
     pub(super) payload: Payload,
     pub(super) observer: &'a Observer,
+    /// How long a look whether a process has settled lasts.
+    pub(super) settle_look: Duration,
     pub(super) dir: PathBuf,
     /// Where profiles go, if they are wanted.
     pub(super) profiles: Option<PathBuf>,
@@ -345,7 +348,7 @@ impl Cases<'_> {
         let mut quiet = 0;
         loop {
             let (before, began) = (service.cpu(), Instant::now());
-            while began.elapsed() < SETTLE_LOOK {
+            while began.elapsed() < self.settle_look {
                 if self.observer.stopped() {
                     return Err(bench::Error::Interrupted.into());
                 }

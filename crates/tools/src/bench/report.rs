@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 
 use super::tally::Check;
-use super::tasks::Tasks;
+use super::tasks::{Recurring, Tasks};
 use super::timeline::Point;
 use crate::lateness::Spread;
 use crate::machine::Machine;
@@ -154,6 +154,7 @@ pub(super) struct Report {
     pub(super) pending: Vec<Pending>,
     pub(super) timers: Vec<Timers>,
     pub(super) tasks: Option<Tasks>,
+    pub(super) schedules: Option<Recurring>,
 }
 
 /// The name of a way of delivery, as it is configured.
@@ -231,6 +232,14 @@ impl Report {
         }
         for (what, check) in self.tasks.iter().flat_map(Tasks::checks) {
             look(what.to_owned(), check);
+        }
+        for (what, check) in self.schedules.iter().flat_map(Recurring::checks) {
+            look(what.to_owned(), check);
+        }
+        if let Some(late) = self.schedules.as_ref().and_then(Recurring::put_late_ms) {
+            failures.push(format!(
+                "schedules: made {late} ms after their first time, so their calls show nothing"
+            ));
         }
         if let Some(late) = self.tasks.as_ref().and_then(Tasks::created_late_ms) {
             failures.push(format!(
@@ -326,6 +335,8 @@ impl Report {
         let pending = self.pending.iter().map(|pending| pending.delivery);
         let timers = self.timers.iter().map(|timers| timers.delivery);
         let tasks = self.tasks.iter().map(|tasks| tasks.delivery);
+        let schedules = self.schedules.iter().map(|schedules| schedules.delivery);
+        let tasks = tasks.chain(schedules);
         let mut ways: Vec<_> = copies.chain(pending).chain(timers).chain(tasks).collect();
         ways.dedup();
         ways
@@ -388,7 +399,8 @@ impl Report {
             }
         }
         rows.extend(self.timer_rows());
-        for (what, cell) in self.tasks.iter().flat_map(Tasks::rows) {
+        let tasks = self.tasks.iter().flat_map(Tasks::rows);
+        for (what, cell) in tasks.chain(self.schedules.iter().flat_map(Recurring::rows)) {
             rows.push(each(&what, &|_| Some(cell.clone())));
         }
         let mut counts: Vec<u64> = self.pending.iter().map(|pending| pending.records).collect();
@@ -513,6 +525,7 @@ mod tests {
             pending: Vec::new(),
             timers: Vec::new(),
             tasks: None,
+            schedules: None,
         }
     }
 

@@ -1,5 +1,5 @@
 //! Tasks: how fast they are created and called, how late, what a pause and a killed worker cost, and what waits in memory. And
-//! the same over gRPC, in a thousand projects, and beside a noisy one. And schedules that have a time in each second.
+//! the same over gRPC, in a thousand projects, and beside a noisy one. And, as a case of its own, schedules and runs.
 //!
 //! The stub that is called, the load and its clients are in this process. waterclock is another process, with all roles; for
 //! the pause and the killed worker it is three, one with the lanes and the API and two workers.
@@ -36,6 +36,7 @@ use waterclock_kafka::Delivery;
 use waterclock_kafka::bench::{self, Directions, Watch as _};
 
 pub(super) use figures::Tasks;
+pub(super) use schedules::Recurring;
 
 use figures::{Calls, Creates, Memory, Steady};
 use lines::{Answers, Make, Until, closed, drive, paced};
@@ -60,7 +61,7 @@ const SPIKE_PART: u64 = 5;
 const RATE: u64 = 500;
 const EVERY: Duration = Duration::from_millis(2);
 const FLOOR_SECONDS_MAX: u64 = 10;
-/// How far ahead a spike is due, besides what its creation takes.
+/// How far ahead a spike is due, besides what its creation takes; no farther than the tasks of the steady case.
 const AHEAD: Millis = Millis(8_000);
 /// Longest wait for what should have come.
 const WAIT_MAX: Duration = Duration::from_secs(90);
@@ -116,25 +117,29 @@ struct Stage<'a, 'b> {
     stub: Stub,
     /// Of the steady case.
     seconds: u64,
+    delay: Millis,
 }
 
 impl Cases<'_> {
     /// Measures everything about tasks.
     pub(super) fn tasks(&self, records: u64, seconds: u64, delay: Millis) -> Result<Tasks, Failed> {
-        let mut runtime = tokio::runtime::Builder::new_multi_thread();
-        let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::Start)?;
-        let stub = runtime.block_on(Stub::start()).map_err(Failed::Start)?;
-        let stage = Stage { cases: self, runtime, stub, seconds };
+        let stage = self.stage(seconds, delay)?;
         let (service, memory, batched) = stage.memory(records)?;
         let single = stage.singles(&service, Over::Http)?;
         let calls = stage.spike(&service, (records / SPIKE_PART).max(1), batched.per_second)?;
-        let steady = stage.steady(&service, delay)?;
-        let schedules = stage.schedules(&service, records)?;
+        let steady = stage.steady(&service)?;
         drop(service);
         let faults = stage.faults(most(records))?;
-        let company = stage.company(records, delay, batched.per_second)?;
+        let company = stage.company(records, batched.per_second)?;
         let delivery = name(Delivery::ExactlyOnce);
-        Ok(Tasks { delivery, single, batched, calls, steady, schedules, faults, company, memory })
+        Ok(Tasks { delivery, single, batched, calls, steady, faults, company, memory })
+    }
+
+    fn stage(&self, seconds: u64, delay: Millis) -> Result<Stage<'_, '_>, Failed> {
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(2).enable_all().build().map_err(Failed::Start)?;
+        let stub = runtime.block_on(Stub::start()).map_err(Failed::Start)?;
+        Ok(Stage { cases: self, runtime, stub, seconds, delay })
     }
 }
 
@@ -501,7 +506,7 @@ impl Stage<'_, '_> {
         self.stub.take();
         // Creation may be half as fast as before.
         let creating = Millis((2_000.0 * count as f64 / created.max(1.0)) as u64);
-        let due = self.cases.now() + AHEAD + creating;
+        let due = self.cases.now() + AHEAD.min(self.delay) + creating;
         self.cases.observer.phase("creating a spike", count);
         let make = batch((0, count), move |n| in_one_of(projects, n, task(CALL, n, due)));
         let until = (0, batch_count(count));
@@ -526,13 +531,13 @@ impl Stage<'_, '_> {
     }
 
     /// Created and called at a steady rate.
-    fn steady(&self, service: &Service, delay: Millis) -> Result<Steady, Failed> {
+    fn steady(&self, service: &Service) -> Result<Steady, Failed> {
         let seconds = self.seconds;
         let Floor { arrival_ms: floor_ms, .. } =
             self.cases.floor(RATE, seconds.min(FLOOR_SECONDS_MAX))?;
         let count = RATE * seconds;
         let before = service.cpu();
-        let (call_ms, check) = self.regular(service, RATE, delay)?;
+        let (call_ms, check) = self.regular(service, RATE)?;
         let cpu = service.cpu().since(&before);
         let cpu_us = per_record(&cpu, count);
         let by_thread_us = cpu.per_record_us(count);
@@ -540,19 +545,14 @@ impl Stage<'_, '_> {
     }
 
     /// Tasks that are created and called, so many a second: how late their calls are.
-    fn regular(
-        &self,
-        service: &Service,
-        rate: u64,
-        delay: Millis,
-    ) -> Result<(Spread, Check), Failed> {
+    fn regular(&self, service: &Service, rate: u64) -> Result<(Spread, Check), Failed> {
         let count = rate * self.seconds;
         self.cases.observer.phase("steady calls", count);
-        let due = self.cases.now() + delay;
+        let due = self.cases.now() + self.delay;
         let make: Make = Arc::new(move |n| create(&task(CALL, n, due + Millis(n * 1_000 / rate))));
         let every = Duration::from_micros(1_000_000 / rate);
         self.run("create tasks", paced(service.http, LINES, (count, every), make))?;
-        let longest = WAIT_MAX + Duration::from_millis(delay.0);
+        let longest = WAIT_MAX + Duration::from_millis(self.delay.0);
         self.wait(longest, || self.stub.count() >= count)?;
         let tally = self.tally(&self.stub.take(), count);
         let call_ms = tally.arrival.spread();

@@ -99,7 +99,7 @@ fn change(id: &str, version: &str) -> v1::ChangeScheduleRequest {
 }
 
 fn delete(id: &str) -> v1::DeleteScheduleRequest {
-    v1::DeleteScheduleRequest { schedule_id: id.to_owned(), wait: None }
+    v1::DeleteScheduleRequest { schedule_id: id.to_owned(), ..v1::DeleteScheduleRequest::default() }
 }
 
 fn trigger(id: &str) -> v1::TriggerScheduleRequest {
@@ -201,6 +201,7 @@ fn sent(task: &New) -> Sent {
     let body = |body: &Vec<u8>| Some(body.clone()).filter(|body| !body.is_empty());
     match task {
         New::Http(task) => (None, body(&task.body), Vec::new()),
+        New::Run(_) => (None, None, Vec::new()),
         New::Grpc(task) => (None, body(&task.body), Vec::new()),
         New::Kafka(task) => {
             let header = |of: &v1::Header| match &of.content {
@@ -491,7 +492,17 @@ async fn a_schedule_is_listed_and_deleted_as_over_http() {
     }
 
     api.world().outcome = Some(CancelOutcome::Pending);
-    let told = client.delete(delete(ID)).await.expect("written").into_inner();
+    let of = |if_version: &str| v1::DeleteScheduleRequest {
+        if_version: if_version.to_owned(),
+        ..delete(ID)
+    };
+    let status = client.delete(of("1-1")).await.expect_err("another one is in force");
+    assert_eq!(why(&status), want(Code::Aborted, "version_conflict"));
+    let status = client.delete(of("x")).await.expect_err("no version");
+    assert_eq!(fields(&status), ["if_version"]);
+    assert!(api.world().cancelled.is_empty());
+    let version = client.get(get(ID)).await.expect("there").into_inner().version;
+    let told = client.delete(of(&version)).await.expect("written").into_inner();
     assert_eq!((told.schedule_id.as_str(), told.outcome()), (ID, v1::DeleteOutcome::Pending));
     api.world().outcome = Some(CancelOutcome::Cancelled);
     let told = client.delete(delete(ID)).await.expect("decided").into_inner();
@@ -747,6 +758,7 @@ fn a_message_has_what_http_shows_of_a_schedule() {
         changed_at: 1,
         ended_at: Some(1),
         code: Some(String::new()),
+        members: Some(1),
         settings,
     };
     let names = serde_json::to_value(&shown).expect("JSON");

@@ -169,7 +169,7 @@ async fn a_certificate_of_a_client_is_verified_with_each_connection_and_missed_w
 async fn who_speaks_without_tls_is_told_so_and_garbage_is_closed() {
     let server = Server::start(Limits::new(1_024), false, health()).await;
     let told = exchange(server.address, &live()).await;
-    assert!(told.starts_with("HTTP/1.1 400 ") && told.ends_with("by https\n"), "{told}");
+    assert!(told.starts_with("HTTP/1.1 400 ") && told.contains("by https\""), "{told}");
     let length: usize =
         told.split("Content-Length: ").nth(1).unwrap().split('\r').next().unwrap().parse().unwrap();
     assert_eq!(told.split("\r\n\r\n").nth(1).map(str::len), Some(length), "{told}");

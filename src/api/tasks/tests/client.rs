@@ -7,8 +7,9 @@ use super::*;
 use crate::client::tasks as client;
 
 /// Members of a task that the client keeps as they came, in `more`. A member that is new has to be a field, or stand here.
-const KEPT: [&str; 11] = [
+const KEPT: [&str; 12] = [
     "expect",
+    "expires_at",
     "format",
     "headers",
     "interruptions",
@@ -46,6 +47,8 @@ fn full() -> TaskView {
         task_status: TaskStatus::Failed,
         outcome: Some(CancelOutcome::Stopped),
         trigger_at: NOW,
+        nominal_at: Some(NOW - 2),
+        expires_at: Some(NOW + 4),
         project: "shop".to_owned(),
         group: "orders".to_owned(),
         method: text("Expire"),
@@ -93,6 +96,8 @@ fn full() -> TaskView {
 fn bare() -> TaskView {
     TaskView {
         outcome: None,
+        nominal_at: None,
+        expires_at: None,
         method: None,
         url: None,
         service: None,
@@ -151,6 +156,7 @@ fn the_client_reads_all_of_a_task() {
     assert_eq!((&read.topic, read.partition), (&view.topic, view.partition));
     assert_eq!((read.trigger_at, read.created_at), (view.trigger_at, view.created_at));
     assert_eq!((read.next_at, read.ended_at), (view.next_at, view.ended_at));
+    assert_eq!(read.nominal_at, view.nominal_at);
     assert_eq!((read.turn, read.attempts_total), (view.turn, view.attempts_total));
     assert_eq!((read.failures, read.rounds), (view.failures, view.rounds));
     assert_eq!((read.cancelling, read.waits_for.as_deref()), (true, Some("breaker")));

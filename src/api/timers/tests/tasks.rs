@@ -73,6 +73,29 @@ async fn a_list_has_the_tasks_of_all_lanes_by_due_time_page_by_page() {
 }
 
 #[tokio::test]
+async fn a_page_ends_with_the_task_that_fills_it() {
+    let spec = format!(r#"{{"type":"http","large":"{}"}}"#, "x".repeat(60 << 10));
+    let of = |n: u16| {
+        let small = task(n % LANES, &format!("t{n}"), u64::from(n) + 1);
+        TaskRecord { spec: Some(spec.as_str().into()), ..small }
+    };
+    let tasks: Vec<_> = (0..80).map(of).collect();
+    let (_pair, owners) = pair(&tasks).await;
+    let (mut found, mut after, mut pages) = (Vec::new(), None, Vec::new());
+    loop {
+        let (page, next) = owners.page(&TaskFilter::default(), after, 1_000).await.unwrap();
+        pages.push(page.len());
+        found.extend(page);
+        after = next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(pages, [34, 34, 12]);
+    assert!(found == tasks, "each once, in their order");
+}
+
+#[tokio::test]
 async fn a_cancel_is_asked_after_until_it_is_decided_or_the_wait_is_over() {
     let (pair, owners) = pair(&[]).await;
     pair.with(|world| {
@@ -86,6 +109,18 @@ async fn a_cancel_is_asked_after_until_it_is_decided_or_the_wait_is_over() {
     assert_eq!(end.await, Ok(TaskCancel::Pending));
     let end = owners.cancelled(1, "bad".to_owned(), SOON);
     assert!(matches!(end.await, Err(TimersError::Refused(..))));
+}
+
+#[tokio::test]
+async fn whether_a_change_was_in_force_is_asked_of_the_owner_of_the_lane() {
+    let (pair, owners) = pair(&[]).await;
+    pair.with(|world| world.taken = vec![(0, "here".to_owned()), (1, "there".to_owned())]);
+    for (lane, ticket, want) in [(0, "here", true), (1, "there", true), (1, "other", false)] {
+        assert_eq!(owners.taken(lane, ticket.to_owned()).await, Ok(want), "{ticket}");
+    }
+    pair.with(|world| world.owners[1] = None);
+    let moving = owners.taken(1, "there".to_owned()).await;
+    assert!(matches!(moving, Err(TimersError::Moving(_))), "{moving:?}");
 }
 
 #[tokio::test]

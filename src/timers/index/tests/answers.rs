@@ -1,7 +1,9 @@
 //! The answers that readers get.
 
 use super::*;
-use crate::engine::timers::{Forgettable, LaneTimer, TaskFilter, TaskRecord, TaskStatus};
+use crate::engine::timers::{
+    Forgettable, LaneTimer, PAGE_BYTES_MAX, TaskFilter, TaskRecord, TaskStatus, Written,
+};
 
 fn filters() -> impl Strategy<Value = Filter> {
     let target = prop::option::of((0..4_u8).prop_map(|n| format!("target-{n}")));
@@ -47,7 +49,9 @@ fn task_in(model: &Model, timer: &Timer, with_attempts: bool) -> Option<TaskReco
     let attempts = if with_attempts { model.attempts_of(timer_id) } else { Vec::new() };
     let spec = model.definitions.get(&timer_id).cloned();
     let of = LaneTimer { lane: Lane(0), timer: timer.clone() };
-    Some(TaskRecord::new(of, spec, attempts).expect("the id of a task"))
+    let task = TaskRecord::new(of, spec, attempts).expect("the id of a task");
+    let run = model.shards.get(&timer_id).filter(|_| timer.target.starts_with("run:")).cloned();
+    Some(TaskRecord { run, ..task })
 }
 
 proptest! {
@@ -92,6 +96,49 @@ proptest! {
         }
         prop_assert_eq!(found, wanted);
     }
+}
+
+#[test]
+fn a_page_of_tasks_ends_with_the_one_that_fills_it() {
+    const TASKS: u64 = 100;
+    const BYTES: usize = 60 << 10;
+    let room = room();
+    let mut index = open(&room);
+    let Change::Timer(timer) = change(0) else { panic!("a timer") };
+    let spec =
+        format!(r#"{{"type":"run","project":"shop","group":"g","large":"{}"}}"#, "x".repeat(BYTES));
+    let id = |n: u64| format!("task-{n}").into_bytes();
+    let name = |n: u64| TimerId::new(None, &id(n));
+    let task = |n: u64| Timer {
+        timer_id: name(n),
+        id: id(n).into(),
+        due: UnixMillis(1_000 + n),
+        label: Some("shop/g".into()),
+        task: Some(Progress::default()),
+        ..timer.clone()
+    };
+    for n in 0..TASKS {
+        let changes = [Change::Timer(task(n)), Change::Definition(name(n), spec.as_str().into())];
+        index.apply(Lane(0), &changes, Offset(n as i64 + 1), UnixMillis(1)).expect("applied");
+    }
+    index.load(Lane(0), |_| ()).expect("whole");
+    let filter = TaskFilter { of_type: Some("run".to_owned()), ..TaskFilter::default() };
+    let reader = index.reader();
+    let (mut found, mut after, mut pages) = (Vec::new(), None, Vec::new());
+    loop {
+        let page = reader.tasks(Lane(0), &filter, after, 1_000).expect("told");
+        let before_last = page.tasks.iter().rev().skip(1).map(TaskRecord::bytes).sum::<usize>();
+        assert!(before_last < PAGE_BYTES_MAX, "{before_last}");
+        pages.push(page.tasks.len());
+        found.extend(page.tasks.into_iter().map(|task| task.timer.timer_id));
+        after = page.more;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, (0..TASKS).map(name).collect::<Vec<_>>(), "each once, in their order");
+    // 61 KiB of each are counted.
+    assert_eq!(pages, [34, 34, 32]);
 }
 
 #[test]
@@ -143,10 +190,7 @@ fn what_ended_is_told_oldest_first_until_it_is_forgotten() {
     plain.retain(|timer| timer.since < what.ended_before);
     tasks.retain(|timer| kept(timer) < what.kept_before);
     assert!(plain.len() > 20 && tasks.len() > 20, "{} and {}", plain.len(), tasks.len());
-    let gone = |of: &&Timer| {
-        let attempts = of.task.map(|task| task.attempts);
-        Gone { timer_id: of.timer_id, attempts }
-    };
+    let gone = |of: &&Timer| Gone { timer_id: of.timer_id, task: Written::of(of) };
     let want: Vec<Gone> = plain.iter().chain(&tasks).map(gone).collect();
     let most = plain.len() + 10;
     let told = index.forgettable(Lane(0), what, most).expect("told");
@@ -191,6 +235,7 @@ fn a_forecast_counts_by_target_from_the_minute_that_is_running() {
                 target: (*target).into(),
                 due,
                 state: *state,
+                task: None,
                 ..timer.clone()
             })
         })
@@ -214,6 +259,37 @@ fn a_forecast_counts_by_target_from_the_minute_that_is_running() {
     }
     let counts = index.reader().counts().expect("told");
     assert_eq!((counts.lanes, counts.live, counts.ended, counts.cancel_marks), (1, 9, 2, 0));
+}
+
+#[test]
+fn a_task_that_runs_does_not_fall_due() {
+    let room = room();
+    let mut index = open(&room);
+    let Change::Timer(timer) = change(0) else { panic!("a timer") };
+    let due = UnixMillis(86_400_000);
+    let step = |index: &mut Index, offset, task| {
+        let timer =
+            Timer { target: "a".into(), due, state: TimerState::Delay, task, ..timer.clone() };
+        index.apply(Lane(0), &[Change::Timer(timer)], Offset(offset), due).expect("applied");
+    };
+    let waits = Progress { next_at: due, ..Progress::default() };
+    let runs = Progress { with_executor: true, begun: true, open: true, ..waits };
+    let overdue = |index: &Index| -> Vec<u64> {
+        let now = UnixMillis(due.0 + 60_000);
+        let told = index.reader().forecast(Lane(0), now, None).expect("told");
+        told.iter().map(|forecast| forecast.overdue).collect()
+    };
+    step(&mut index, 1, Some(waits));
+    assert_eq!(overdue(&index), [1]);
+    step(&mut index, 2, Some(runs));
+    assert_eq!(overdue(&index), [0_u64; 0]);
+    index.load(Lane(0), |_| ()).expect("whole");
+    assert_eq!(overdue(&index), [0_u64; 0]);
+    // What looks for records that are lost finds it.
+    assert_eq!(index.reader().first_due(Lane(0)).expect("told"), Some(due));
+    // It is to be called again.
+    step(&mut index, 3, Some(waits));
+    assert_eq!(overdue(&index), [1]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 use waterclock::engine::timers::TimerState;
 
+use super::runs::{self, ToTell};
 use crate::broker::Place;
 use crate::checkers::contents::told;
 use crate::checkers::{Found, is_unborn, ledger};
@@ -37,6 +38,12 @@ pub(super) fn check(world: &World, found: &mut Found) {
                 let what = format!("task {task} is {:?}, and told is {statuses:?}", end.state);
                 found.push(("follow-ups", what));
             }
+        }
+    }
+    for ToTell { id, statuses: wanted, may_be_none, what } in runs::follow_ups(world) {
+        let statuses = submitted.remove(&id).unwrap_or_default();
+        if statuses != wanted && !(may_be_none && statuses.is_empty()) {
+            found.push(("follow-ups", format!("{what}, and told is {statuses:?}")));
         }
     }
     for (id, statuses) in submitted {

@@ -29,8 +29,14 @@ pub(super) fn check(world: &World, found: &mut Found) {
         }
         let code: Option<Code> =
             told(record, "x-delay-error-code").and_then(|code| code.parse().ok());
-        if world.tasks.schedules.planned.iter().any(|of| of.id.as_str() == id) {
-            if code != Some(Code::ProjectDeleted) {
+        let run = world.tasks.runs.planned.iter().find(|of| of.id.as_str() == id);
+        if run.is_some() || world.tasks.schedules.planned.iter().any(|of| of.id.as_str() == id) {
+            let may_expire = run.is_some_and(|of| of.expires.is_some());
+            let is_sound = match code {
+                Some(Code::Expired) => may_expire,
+                code => code == Some(Code::ProjectDeleted),
+            };
+            if !is_sound {
                 found.push(("dead letters", format!("{id} is one: {code:?}")));
             }
             continue;

@@ -9,6 +9,7 @@ use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::spec::Spec;
 use waterclock::engine::timers::TimerId;
 
+use super::runs::{PlannedRun, Runs};
 use super::schedules::{Planned, Schedules};
 use super::{Tasks, settings};
 use crate::broker::{EPOCH_MS, Time};
@@ -47,6 +48,8 @@ pub struct Draft {
     pub retries_by_hand: Vec<Time>,
     /// Which schedule has submitted it, and for which time.
     pub of_schedule: Option<(usize, UnixMillis)>,
+    /// It is a shard of a run.
+    pub is_shard: bool,
     behaviour: Behaviour,
     takes: Time,
 }
@@ -75,7 +78,7 @@ impl Draft {
         of: &Planned,
         (index, nominal): (usize, UnixMillis),
         spec: Spec,
-        expires: Option<UnixMillis>,
+        (due, expires): (UnixMillis, Option<UnixMillis>),
     ) -> Self {
         let mut chance = Chance::new(of.luck ^ nominal.0);
         let behaviour = match chance.between(0, 9) {
@@ -90,10 +93,9 @@ impl Draft {
             false => chance.spread(1, 2 * SECOND),
         };
         let since_start = |at: UnixMillis| at.0.saturating_sub(EPOCH_MS);
-        let due = since_start(nominal);
         Self {
-            at: due,
-            due,
+            at: since_start(nominal),
+            due: since_start(due),
             expires: expires.map(since_start),
             id: of.id.occurrence(nominal),
             body: of.id.as_str().as_bytes().into(),
@@ -106,8 +108,50 @@ impl Draft {
             cancels: Vec::new(),
             retries_by_hand: Vec::new(),
             of_schedule: Some((index, nominal)),
+            is_shard: false,
             behaviour,
             takes,
+        }
+    }
+
+    /// The same as one that somebody has asked for: it is of no time.
+    pub(super) fn by_hand(self, id: TaskId) -> Self {
+        Self { id, of_schedule: None, ..self }
+    }
+
+    /// A shard of a run, as it stands in the intake.
+    pub(super) fn of_shard(
+        of: &PlannedRun,
+        id: TaskId,
+        index: u32,
+        spec: Spec,
+        body: &[u8],
+    ) -> Self {
+        let mut chance = Chance::new(of.luck ^ u64::from(index));
+        let behaviour = match chance.between(0, 29) {
+            0..=23 => Behaviour::Answers,
+            24..=27 => Behaviour::FailsFirst(chance.between(1, 2) as usize),
+            28 => Behaviour::Gone,
+            _ => Behaviour::Hangs(1),
+        };
+        Self {
+            at: of.due,
+            due: of.due,
+            expires: None,
+            id,
+            body: body.into(),
+            spec,
+            retries: of.shape.retries,
+            polls: false,
+            topic: of.shape.topic,
+            again: Vec::new(),
+            replays: Vec::new(),
+            cancels: Vec::new(),
+            retries_by_hand: Vec::new(),
+            of_schedule: None,
+            is_shard: true,
+            behaviour,
+            takes: chance.spread(1, 5 * SECOND),
         }
     }
 
@@ -229,6 +273,7 @@ fn draft(plan: &Plan, chance: &mut Chance, index: usize) -> Draft {
         cancels,
         retries_by_hand,
         of_schedule: None,
+        is_shard: false,
         behaviour,
         takes,
     }
@@ -260,7 +305,8 @@ impl Tasks {
         let plains: Vec<Plain> = (0..of.plains).map(|_| plain(plan, chance)).collect();
         let dues = plains.iter().map(|plain| plain.due);
         let schedules = Schedules::draw(plan);
-        let dues = dues.chain(schedules.ends());
+        let runs = Runs::draw(plan);
+        let dues = dues.chain(schedules.ends()).chain(runs.ends());
         let ends = drafts.iter().map(last).chain(dues).max().unwrap_or_default();
         let names = drafts.iter().enumerate();
         let names = names.map(|(index, draft)| (TimerId::task(&draft.id), index)).collect();
@@ -275,6 +321,7 @@ impl Tasks {
             drafts,
             plains,
             schedules,
+            runs,
             ..Self::default()
         }
     }

@@ -26,7 +26,8 @@ pub struct Report {
     pub said: Said,
     /// When Kafka acknowledged it, by the clock of the leader that appended it.
     pub appended: Option<UnixMillis>,
-    places: Vec<(Place, Offset)>,
+    /// Where it stands.
+    pub places: Vec<(Place, Offset)>,
     /// What the executor is told, each time.
     pub told: Vec<Outcome>,
 }

@@ -1,9 +1,10 @@
 //! Schedules: who makes, changes, pauses and deletes them, and which tasks they submit.
 //!
-//! Nobody draws the tasks of a schedule. Each is known from when its create stands in the intake.
+//! Nobody draws the tasks of a schedule, of which some are runs. Each is known from when its create stands in the intake.
 
 use std::collections::BTreeMap;
 
+use waterclock::engine::header::TimerAction;
 use waterclock::engine::messages::{Answer, Outcome};
 use waterclock::engine::sealed::{self, Follows, Submission};
 use waterclock::engine::state::State;
@@ -12,6 +13,7 @@ use waterclock::engine::task::spec::Spec;
 use waterclock::engine::timers::{Timer, TimerId, Version};
 use waterclock::engine::{Millis, Offset, Record, UnixMillis, header};
 
+use super::runs::Shape;
 use super::{Draft, settings};
 use crate::broker::{EPOCH_MS, Place, Time};
 use crate::chance::Chance;
@@ -20,6 +22,8 @@ use crate::world::World;
 
 /// The longest period.
 const EVERY_MAX: Time = 10 * SECOND;
+/// By whose clocks patterns go.
+const ZONES: [&str; 3] = ["Europe/Berlin", "America/New_York", "Asia/Kathmandu"];
 /// Whom tasks of schedules call: the fields for that, up to the last part of the path.
 const CALLEES: [&str; 4] = [
     r#""service":"one","path":"/"#,
@@ -28,12 +32,40 @@ const CALLEES: [&str; 4] = [
     r#""url":"http://b.example/"#,
 ];
 
+/// What a schedule goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Rule {
+    /// A period that is counted from its start.
+    #[default]
+    FromStart,
+    /// A period that is counted from the epoch.
+    Aligned,
+    /// A pattern of seconds about as far apart, on the clock of this zone.
+    Cron(&'static str),
+}
+
+/// When a schedule has times, beside its period, start and count.
+#[derive(Clone, Copy, Debug, Default)]
+struct More {
+    rule: Rule,
+    end: Option<Time>,
+    jitter: Time,
+}
+
+impl More {
+    /// How much later than `count` periods after its start its last task may be due.
+    fn longer(&self, every: Time) -> Time {
+        let first = if self.rule == Rule::FromStart { 0 } else { every };
+        first + self.jitter
+    }
+}
+
 /// What may become another one of a schedule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
     /// Its period.
     pub every: Time,
-    /// The last part of the path that is called.
+    /// The last part of the path that is called, or of what shards are sent.
     path: u64,
     is_paused: bool,
 }
@@ -51,6 +83,8 @@ pub enum ScheduleAct {
     Path(u64),
     /// It has another period.
     Every(Time),
+    /// A task of it now.
+    Trigger,
     Delete,
 }
 
@@ -62,7 +96,7 @@ impl ScheduleAct {
             Self::Resume => Terms { is_paused: false, ..terms },
             Self::Path(path) => Terms { path, ..terms },
             Self::Every(every) => Terms { every, ..terms },
-            Self::Put | Self::Replay | Self::Delete => terms,
+            Self::Put | Self::Replay | Self::Trigger | Self::Delete => terms,
         }
     }
 }
@@ -75,9 +109,12 @@ pub struct Planned {
     pub project: &'static str,
     name: String,
     callee: &'static str,
+    /// Its tasks are such runs.
+    pub shape: Option<Shape>,
     /// Its first time, and how many it has.
     start: Time,
     count: u64,
+    more: More,
     misfire: &'static str,
     overlap: &'static str,
     expires: Option<Millis>,
@@ -97,11 +134,27 @@ impl Planned {
     fn spec(&self, terms: Terms) -> Spec {
         let Self { id, project, name, callee, count, misfire, overlap, retries, .. } = self;
         let Terms { every, path, is_paused } = terms;
-        let (every, start) = (Millis(every), EPOCH_MS + self.start);
+        let start = EPOCH_MS + self.start;
+        let rule = match self.more.rule {
+            Rule::FromStart => format!(r#""every":"{}""#, Millis(every)),
+            Rule::Aligned => format!(r#""every":"{}","aligned":true"#, Millis(every)),
+            Rule::Cron(zone) => {
+                format!(r#""cron":"*/{} * * * * *","zone":"{zone}""#, every / SECOND)
+            }
+        };
+        let end = self.more.end.map(|end| format!(r#","end":{}"#, EPOCH_MS + end));
+        let end = end.unwrap_or_default();
+        let jitter = Millis(self.more.jitter);
         let expires = self.expires.map(|expires| format!(r#","expires":"{expires}""#));
         let expires = expires.unwrap_or_default();
+        let task = match &self.shape {
+            Some(shape) => shape.fields(&format!("{id}/{path}")),
+            None => format!(
+                r#""type":"http",{callee}{path}","retry":{{"count":{retries},"interval":1}},"body":"{id}""#
+            ),
+        };
         let json = format!(
-            r#"{{"type":"schedule","project":"{project}","group":"g","name":"{name}","every":"{every}","start":{start},"count":{count},"misfire":"{misfire}","overlap":"{overlap}"{expires},"paused":{is_paused},"task":{{"type":"http",{callee}{path}","retry":{{"count":{retries},"interval":1}},"body":"{id}"}}}}"#
+            r#"{{"type":"schedule","project":"{project}","group":"g","name":"{name}",{rule},"start":{start}{end},"count":{count},"jitter":"{jitter}","misfire":"{misfire}","overlap":"{overlap}"{expires},"paused":{is_paused},"task":{{{task}}}}}"#
         );
         Spec::parse(json.as_bytes()).expect("the schedule is sound")
     }
@@ -110,7 +163,8 @@ impl Planned {
     fn ends(&self) -> Time {
         let every = |act: &ScheduleAct| act.applied_to(self.terms).every;
         let longest = self.acts.iter().map(|(_, act)| every(act)).max();
-        let last = self.start + (self.count - 1) * longest.unwrap_or_default();
+        let longest = longest.unwrap_or_default();
+        let last = self.start + (self.count - 1) * longest + self.more.longer(longest);
         self.acts.iter().map(|(at, _)| *at).max().unwrap_or_default().max(last)
     }
 }
@@ -141,12 +195,20 @@ pub enum Wrote {
     Delete,
 }
 
+/// What a lane has submitted for a nominal time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submitted {
+    /// A task: its place in the list of tasks.
+    Task(usize),
+    /// A run: its place in the list of runs.
+    Run(usize),
+}
+
 /// A lane has submitted the task of a nominal time.
 #[derive(Clone, Debug)]
 pub struct Create {
     pub schedule: usize,
-    /// Its place in the list of tasks.
-    pub task: usize,
+    pub of: Submitted,
     pub nominal: UnixMillis,
     /// Where it stands in the intake, and since when.
     pub at: Time,
@@ -228,31 +290,65 @@ fn planned(plan: &Plan, mut chance: Chance, index: usize) -> Planned {
     let misfire = *chance.pick(&["fire_once", "skip", "fire_all"]);
     let overlap = *chance.pick(&["allow", "skip", "queue_one"]);
     let expires = chance.percent(30).then(|| Millis(chance.spread(SECOND, 30 * SECOND)));
-    let project = *chance.pick(&settings::CALLERS);
+    let has_runs = plan.tasks.is_some_and(|of| of.schedules_of_runs) && chance.percent(60);
+    let shape = has_runs.then(|| Shape::of_schedule(&mut chance));
+    let project = match &shape {
+        Some(shape) => shape.project,
+        None => *chance.pick(&settings::CALLERS),
+    };
     let callee = *chance.pick(&CALLEES);
     let retries = chance.between(0, 2) as u32;
     let is_slow = chance.percent(if overlap == "allow" { 30 } else { 70 });
     let name = format!("s{index}");
     let id = TaskId::schedule(project, &name).expect("they are names");
     let until = start.max(at) + count * every;
-    let acts = acts(&mut chance, at, until);
+    let mut acts = acts(&mut chance, at, until);
+    let luck = chance.between(0, u64::MAX);
+    // Drawn by themselves: other worlds are as they were.
+    let mut chance = Chance::new(luck ^ 0x6d6f_7265);
+    let more = match plan.tasks.is_some_and(|of| of.more_of_schedules) {
+        true => more(&mut chance, start, count * every),
+        false => More::default(),
+    };
+    // A run that is asked for by hand is as any other.
+    if plan.tasks.is_some_and(|of| of.more_of_schedules) && shape.is_none() {
+        let times = chance.between(0, 3);
+        acts.extend((0..times).map(|_| (chance.between(at, until), ScheduleAct::Trigger)));
+    }
     Planned {
         timer_id: TimerId::task(&id),
         id,
         project,
         name,
         callee,
+        shape,
         start,
         count,
+        more,
         misfire,
         overlap,
         expires,
         retries,
         is_slow,
-        luck: chance.between(0, u64::MAX),
+        luck,
         terms: Terms { every, path: 0, is_paused: false },
         acts,
     }
+}
+
+/// Of one that starts then, and has times for about so long.
+fn more(chance: &mut Chance, start: Time, lasts: Time) -> More {
+    let rule = match chance.between(0, 3) {
+        0 => Rule::FromStart,
+        1 => Rule::Aligned,
+        _ => {
+            let &zone = chance.pick(&ZONES);
+            Rule::Cron(zone)
+        }
+    };
+    let end = chance.percent(30).then(|| start + chance.between(SECOND, lasts));
+    let jitter = if chance.percent(40) { chance.spread(50, 5 * SECOND) } else { 0 };
+    More { rule, end, jitter }
 }
 
 /// What is done to a schedule that is made then and has its last time about then.
@@ -339,6 +435,7 @@ impl World {
                 let record = sealed::cancel(&self.plan.setup.key, self.api_now(), id);
                 self.command_schedule(index, Wrote::Delete, record);
             }
+            (ScheduleAct::Trigger, Some((version, false))) => self.trigger_schedule(index, version),
             (_, Some((version, false))) => {
                 let Some(terms) = self.tasks.schedules.terms_of(index, version) else {
                     let what = format!("nobody has written {version} of schedule {index}");
@@ -386,6 +483,47 @@ impl World {
         self.command_schedule(index, what, record);
     }
 
+    /// Asks for a task of a schedule as it is in this version, unless the API refuses it: its project is deleted.
+    fn trigger_schedule(&mut self, index: usize, version: Version) {
+        let now = self.api_now();
+        let planned = &self.tasks.schedules.planned[index];
+        let registry = &self.tasks.versions[self.tasks.published].registry;
+        let terms = self.tasks.schedules.terms_of(index, version);
+        let Some(terms) = terms.filter(|_| !registry.project(planned.project).is_deleted) else {
+            return self.count("schedules refused");
+        };
+        let spec = planned.spec(terms);
+        let schedule = spec.schedule().expect("it is one");
+        let id = planned.id.triggered((self.tasks.drafts.len() as u64).to_be_bytes());
+        let (of, at) = ((spec.project(), spec.group()), (now, now));
+        let task = schedule.occurrence(of, id, at, None).expect("its tasks are sound");
+        // It is asked for now: nothing spreads it.
+        let submission = Submission {
+            id: &task.id,
+            spec: &task.spec,
+            due: now,
+            expires: task.expires,
+            key: task.key.as_deref(),
+            value: task.value.as_deref(),
+            headers: &task.headers,
+        };
+        let record = sealed::submit(&self.plan.setup.key, now, &submission);
+        let place = Place {
+            topic: self.lane_topics[0],
+            partition: i32::from(task.id.lane_of(self.plan.setup.lanes).0),
+        };
+        let of = (index, now);
+        let draft = Draft::of_schedule(planned, of, task.spec.clone(), (now, task.expires));
+        let draft = draft.by_hand(task.id.clone());
+        self.stirred = true;
+        self.count("tasks of schedules by hand");
+        self.tasks.of.insert(TimerId::task(&task.id), self.tasks.drafts.len());
+        self.tasks.drafts.push(draft);
+        if let Err(refusal) = self.broker.produce(self.at, None, place, record) {
+            self.breach("model", format!("{} is refused: {refusal:?}", task.id));
+        }
+    }
+
     fn command_schedule(&mut self, schedule: usize, what: Wrote, record: Record) {
         let id = &self.tasks.schedules.planned[schedule].id;
         let lane = id.lane_of(self.plan.setup.lanes);
@@ -427,23 +565,29 @@ impl World {
 
     /// Reads on in the intakes: which tasks schedules have submitted.
     pub fn follow_creates(&mut self) {
-        if self.tasks.schedules.planned.is_empty() {
+        if self.tasks.schedules.planned.is_empty() && self.tasks.runs.planned.is_empty() {
             return;
         }
+        let mut records = Vec::new();
         for partition in 0..i32::from(self.plan.setup.lanes) {
             let place = Place { topic: self.lane_topics[0], partition };
             let looked = self.tasks.schedules.looked.get(&partition).copied().unwrap_or_default();
             let Some(log) = self.broker.partition(place) else { continue };
             let new = log.ledger_from(looked).filter_map(|(offset, entry)| {
-                let record = entry.record.clone()?;
-                Some((offset, entry.at, record))
+                Some((place, offset, entry.at, entry.record.clone()?))
             });
-            for (offset, at, record) in new.collect::<Vec<_>>() {
-                self.tasks.schedules.looked.insert(partition, offset.next());
-                if !self.tasks.foreign.contains(&(place, offset)) {
-                    self.take_create(offset, at, &record);
-                }
-            }
+            records.extend(new);
+        }
+        for (Place { partition, .. }, offset, ..) in &records {
+            self.tasks.schedules.looked.insert(*partition, offset.next());
+        }
+        records.retain(|(place, offset, ..)| !self.tasks.foreign.contains(&(*place, *offset)));
+        // The create of a run may stand behind that of its shards, in another lane.
+        for (_, offset, at, record) in &records {
+            self.take_create(*offset, *at, record);
+        }
+        for (_, _, at, record) in &records {
+            self.take_shard(*at, record);
         }
     }
 
@@ -451,7 +595,15 @@ impl World {
     fn take_create(&mut self, offset: Offset, at: Time, record: &Record) {
         let Ok(directive) = header::read(record.headers()) else { return };
         let id = directive.id.and_then(|id| std::str::from_utf8(id).ok()).unwrap_or_default();
-        let Some((_, nominal)) = id.rsplit_once('@') else { return };
+        let of = id.rsplit_once('@').filter(|_| !id.starts_with("r."));
+        let Some((_, nominal)) = of.filter(|_| directive.action == TimerAction::Create) else {
+            return;
+        };
+        let name = TaskId::parse(id).ok().map(|id| TimerId::task(&id));
+        let is_by_hand = nominal.starts_with("manual-");
+        if is_by_hand && name.is_some_and(|name| self.tasks.of.contains_key(&name)) {
+            return;
+        }
         let nominal = nominal.parse().ok().map(UnixMillis);
         let found = nominal.and_then(|nominal| {
             let mut planned = self.tasks.schedules.planned.iter();
@@ -469,20 +621,37 @@ impl World {
             return self.breach("no phantom", format!("{id} at {offset:?} is of no schedule"));
         };
         let planned = &self.tasks.schedules.planned[schedule];
-        let name = TimerId::task(&planned.id.occurrence(nominal));
-        let task = match self.tasks.of.get(&name) {
-            Some(task) => *task,
-            None => {
-                let of = (schedule, nominal);
-                let draft = Draft::of_schedule(planned, of, spec.clone(), expires);
-                let task = self.tasks.drafts.len();
-                self.tasks.drafts.push(draft);
-                self.tasks.of.insert(name, task);
-                task
+        let of = match (&planned.shape, spec.run()) {
+            (Some(_), Some(_)) => {
+                let terms = (spec.clone(), due, expires);
+                Submitted::Run(self.take_run((schedule, nominal), terms, at))
             }
+            (None, None) => {
+                Submitted::Task(self.take_task((schedule, nominal), spec.clone(), (due, expires)))
+            }
+            _ => return self.breach("one occurrence", format!("{id} at {offset:?} is {spec:?}")),
         };
-        let create = Create { schedule, task, nominal, at, offset, spec, due };
+        let create = Create { schedule, of, nominal, at, offset, spec, due };
         self.tasks.schedules.creates.push(create);
+    }
+
+    /// A schedule has submitted a task.
+    fn take_task(
+        &mut self,
+        (schedule, nominal): (usize, UnixMillis),
+        spec: Spec,
+        (due, expires): (UnixMillis, Option<UnixMillis>),
+    ) -> usize {
+        let planned = &self.tasks.schedules.planned[schedule];
+        let name = TimerId::task(&planned.id.occurrence(nominal));
+        if let Some(task) = self.tasks.of.get(&name) {
+            return *task;
+        }
+        let draft = Draft::of_schedule(planned, (schedule, nominal), spec, (due, expires));
+        let task = self.tasks.drafts.len();
+        self.tasks.drafts.push(draft);
+        self.tasks.of.insert(name, task);
+        task
     }
 
     // Their ends.
@@ -494,12 +663,7 @@ impl World {
             let is_made = commands.iter().any(|command| command.schedule == index);
             !is_made || shown.get(&index).is_some_and(|timer| timer.state.is_final())
         };
-        let is_read = |partition: i32| {
-            let place = Place { topic: self.lane_topics[0], partition };
-            self.broker.partition(place).is_some_and(|log| log.last_stable() == log.end())
-        };
-        planned.is_empty()
-            || (0..planned.len()).all(is_over) && (0..i32::from(self.plan.setup.lanes)).all(is_read)
+        (0..planned.len()).all(is_over)
     }
 
     /// One that stays paused never ends: somebody deletes it in the end.

@@ -10,29 +10,57 @@
 
 use super::super::super::messages::{Action, ChangeReason, Outcome};
 use super::super::super::state::SubmissionOrder;
-use super::super::super::timers::{
-    CancelMark, Ended, Pending, Progress, TimerId, TimerState, Version,
-};
+use super::super::super::timers::{Ended, Pending, Progress, TimerId, TimerState, Version};
 use super::super::super::verdict::{Origin, PendingRecord};
-use super::super::hops::PUT_OFF_MAX;
-use super::super::lifecycle::{CANCEL_MARK_SLACK, answer};
+use super::super::lifecycle::answer;
 use super::super::writes::PendingWrite;
-use super::{LaneEngine, UnixMillis};
+use super::{LaneEngine, UnixMillis, copy_is_up_by};
+
+/// What a record finds that follows a version of its task.
+pub(super) enum Followed {
+    /// That version is pending.
+    Pending(Pending),
+    /// It has ended, and none came after it.
+    Ended(Ended),
+}
 
 impl LaneEngine {
-    /// Decides about a retry of a task, of which this version is pending, if any is.
+    /// The version that a record follows, if that is the last one. `None`: the record is decided, or it waits for what is known of the
+    /// past.
+    pub(super) fn followed(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        (timer_id, follows): (TimerId, Version),
+    ) -> Option<(Box<PendingRecord>, Followed)> {
+        let of = (entry.source.lane, timer_id);
+        match self.timers.table().live(of.0, timer_id) {
+            // It was decided, and is read again.
+            Some(live) if live.version == entry.version() => self.copy_of_own(now, entry, timer_id),
+            Some(live) if live.version == follows => return Some((entry, Followed::Pending(live))),
+            Some(_) => self.outrun(&entry),
+            None if self.is_covered(&entry, timer_id) => self.outrun(&entry),
+            None => match self.timers.past.recalled(of) {
+                None => self.wait_for_past(now, entry, timer_id),
+                Some(Some(ended)) if ended.version == follows => {
+                    return Some((entry, Followed::Ended(ended)));
+                }
+                Some(_) => self.outrun(&entry),
+            },
+        }
+        None
+    }
+
+    /// Decides about a retry of a task.
     pub(super) fn retry_by_hand(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
-        (timer_id, follows, live): (TimerId, Version, Option<Pending>),
+        (timer_id, followed): (TimerId, Followed),
         out: &mut Vec<Action>,
     ) {
-        let of = (entry.source.lane, timer_id);
-        match live {
-            // It was decided, and is read again.
-            Some(live) if live.version == entry.version() => self.copy_of_own(now, entry, timer_id),
-            Some(live) if live.version == follows => {
+        match followed {
+            Followed::Pending(live) => {
                 let progress = self.timers.tasks.progress(timer_id).unwrap_or_default();
                 match progress {
                     _ if entry.turn() != Some(progress.turn) => self.outrun(&entry),
@@ -43,21 +71,16 @@ impl LaneEngine {
                     Progress { turn: 0, .. } => {
                         self.retry_first(now, entry, (timer_id, live), progress)
                     }
-                    _ => self.retry_turn(now, entry, (timer_id, follows), progress),
+                    _ => self.retry_turn(now, entry, (timer_id, live.version), progress),
                 }
             }
-            Some(_) => self.outrun(&entry),
-            None if self.is_covered(&entry, timer_id) => self.outrun(&entry),
-            None => match self.timers.past.recalled(of) {
-                None => self.wait_for_past(now, entry, timer_id),
-                // What was read before its last turn is about another one.
-                Some(Some(Ended { version, state: TimerState::Dead, turn, .. }))
-                    if version == follows && entry.turn() == Some(turn) =>
-                {
-                    self.bring_back(now, entry, timer_id, out);
-                }
-                Some(_) => self.outrun(&entry),
-            },
+            // What was read before its last turn is about another one.
+            Followed::Ended(Ended { state: TimerState::Dead, turn, .. })
+                if entry.turn() == Some(turn) =>
+            {
+                self.bring_back(now, entry, timer_id, out);
+            }
+            Followed::Ended(_) => self.outrun(&entry),
         }
     }
 
@@ -67,12 +90,7 @@ impl LaneEngine {
         self.finish(entry, answer(entry, Outcome::Superseded));
     }
 
-    pub(super) fn copy_of_own(
-        &mut self,
-        now: UnixMillis,
-        mut entry: Box<PendingRecord>,
-        timer_id: TimerId,
-    ) {
+    fn copy_of_own(&mut self, now: UnixMillis, mut entry: Box<PendingRecord>, timer_id: TimerId) {
         // In a batch that failed it was not answered.
         self.writes.extend(answer(&entry, Outcome::Replaced).map(PendingWrite::answer));
         entry.origin = Origin::Hop;
@@ -119,17 +137,8 @@ impl LaneEngine {
             return self.refuse_retry(&entry, refusal.code);
         }
         let answer = answer(&entry, Outcome::Replaced);
-        let old = self.timers.table().cancel_mark(lane, timer_id);
-        // The copy of the version before comes up by then.
-        let until = live.due.max(before.next_at).max(now) + PUT_OFF_MAX + CANCEL_MARK_SLACK;
-        let mark = CancelMark {
-            timer_id,
-            before: old.map(|old| old.before).unwrap_or_default().or(live.version.next()),
-            until: old.map_or(until, |old| until.max(old.until)),
-            seen: true,
-            may_repeat: false,
-            cancels: old.is_some_and(|old| old.cancels),
-        };
+        let until = copy_is_up_by(now, live, before);
+        let mark = self.timers.table().mark_before((lane, timer_id), live.version.next(), until);
         self.timers.set_put_off(lane, timer_id, false);
         set_trigger(&mut entry);
         let after = Progress { next_at: entry.due, ..before };

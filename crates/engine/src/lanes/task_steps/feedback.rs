@@ -18,7 +18,7 @@ use super::super::super::sealed::Ticket;
 use super::super::super::state::Kind;
 use super::super::super::task::result::{Outcome as CallOutcome, TaskResult};
 use super::super::super::task::spec::{Feedback, HEARTBEAT_MIN_LARGE, LARGE_BYTES, Spec};
-use super::super::super::timers::{About, Pending, Progress, TimerId, TimerState};
+use super::super::super::timers::{About, OpenTurn, Pending, Progress, TimerId, TimerState};
 use super::super::super::verdict::tasks::Feedback as Said;
 use super::super::super::verdict::{self, PendingRecord};
 use super::super::super::{Millis, header, sealed};
@@ -63,7 +63,8 @@ impl LaneEngine {
         let turn = task.progress.turn.saturating_add(1);
         let ticket = Ticket { version: entry.version(), turn, heartbeat: feedback.heartbeat };
         let ticket = ticket.to_text(&self.setup.key, &id);
-        Some(TracedTurn { ticket, cursor: self.timers.tasks.cursor(timer_id) })
+        let cursor = self.timers.tasks.cursor(timer_id);
+        Some(TracedTurn { ticket, cursor, shard: task.shard })
     }
 
     /// What goes with a dispatch to a worker: how far an executor came in an earlier turn.
@@ -149,9 +150,10 @@ impl LaneEngine {
     pub(crate) fn unless_silent(
         &mut self,
         now: UnixMillis,
-        mut entry: Box<PendingRecord>,
+        entry: Box<PendingRecord>,
     ) -> Option<Box<PendingRecord>> {
         let Some(before) = self.with_executor(&entry) else { return Some(entry) };
+        let mut entry = self.unless_run_is_over(now, entry)?;
         let timer_id = entry.timer_id?;
         let spec =
             header::read(entry.record.headers()).and_then(|directive| sealed::spec(&directive));
@@ -162,11 +164,14 @@ impl LaneEngine {
                 return None;
             }
         };
-        let result = TaskResult {
-            error: Some("timeout: its executor did not report by its deadline".to_owned()),
+        let mut result = TaskResult {
+            error: Some("timeout: neither a report nor a heartbeat came in time".to_owned()),
             ended: Some(now),
             ..TaskResult::new(CallOutcome::Failed)
         };
+        if let Some(turn) = self.timers.tasks.end_turn(timer_id) {
+            turn.complete(&mut result);
+        }
         let (next, _) = self.with_policy(&spec, luck(timer_id, before.turn), |policy| {
             decide(before, &result, policy, now)
         });
@@ -248,8 +253,15 @@ impl LaneEngine {
                     && result.outcome == CallOutcome::Failed =>
             {
                 // It was decided, and is read again; or it is said twice, or after its deadline. It has the body of the turn that
-                // follows, and may say how far this one came.
+                // follows, and may say how far this one came: who takes the lane over is to know that, too.
+                let known = self.timers.tasks.cursor(timer_id);
+                let is_new =
+                    result.cursor.is_some() && result.cursor.as_deref() != known.as_deref();
                 self.note_cursor(timer_id, &result);
+                if is_new && before.attempts > 0 {
+                    result.ended.get_or_insert(entry.appended);
+                    self.write_attempt(lane, timer_id, before, &Next::Again(before), result);
+                }
                 let reported = Outcome::Reported(Reported::Retrying);
                 self.writes.push(PendingWrite::answer(self.answer_to(&entry, timer_id, reported)));
                 self.copy(now, entry, timer_id);
@@ -259,13 +271,31 @@ impl LaneEngine {
                 self.reply(&entry, timer_id, Outcome::Reported(Reported::Stale));
             }
             Heard::AttemptOpen => self.reply(&entry, timer_id, Outcome::Underway),
-            Heard::Beat(after) => self.beat(now, *entry, (timer_id, live), after, result),
+            Heard::Beat(after) => {
+                if !before.open {
+                    self.timers.tasks.begin(timer_id, OpenTurn::of(entry.appended, &result));
+                }
+                result.started = None;
+                if let Some(turn) = self.timers.tasks.open_turn(timer_id) {
+                    turn.hear(&result);
+                    turn.complete(&mut result);
+                }
+                self.beat(now, *entry, (timer_id, live), after, result);
+            }
             Heard::Ended(next @ Next::Ended(..)) => {
                 result.ended.get_or_insert(entry.appended);
+                // A late success says nothing of the turn that is open.
+                let open = self.timers.tasks.open_turn(timer_id).filter(|_| turn == before.turn);
+                if let Some(open) = open {
+                    open.complete(&mut result);
+                }
                 self.end_by_feedback(now, *entry, (timer_id, live), (turn, before), &next, result);
             }
             Heard::Ended(next) => {
                 result.ended.get_or_insert(entry.appended);
+                if let Some(turn) = self.timers.tasks.end_turn(timer_id) {
+                    turn.complete(&mut result);
+                }
                 self.note_cursor(timer_id, &result);
                 let reported = match next {
                     Next::Failed(..) => Reported::Failed,
@@ -273,8 +303,7 @@ impl LaneEngine {
                 };
                 let answer = self.answer_to(&entry, timer_id, Outcome::Reported(reported));
                 entry.hops = 0;
-                self.writes.push(PendingWrite::answer(answer));
-                self.writes.keep_with_next();
+                self.writes.push_with_next(PendingWrite::answer(answer));
                 self.end_turn(now, entry, (timer_id, before), &next, result);
             }
         }
@@ -303,7 +332,7 @@ impl LaneEngine {
             let open = Progress { attempts: after.attempts.saturating_add(1), ..after };
             self.write_attempt(lane, timer_id, after, &Next::Awaited(open), result);
         }
-        let said = self.said_by_cancel(now, &entry, of, after, TimerState::Delay);
+        let said = self.said_by_cancel(now, &entry, of, after, (TimerState::Delay, None));
         self.timers.set_progress(lane, timer_id, after);
         self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Reported));
         let outcome = Outcome::Reported(Reported::Running(after.next_at));
@@ -332,11 +361,13 @@ impl LaneEngine {
                 version: live.version,
                 trigger: live.due,
                 last: Some(&result),
+                shards: None,
             };
             self.follow_up_of(now, of, next.progress(), None)
         });
         self.write_follow_up(told);
-        let said = self.said_by_cancel(now, &entry, of, next.progress(), TimerState::Delivered);
+        let end = (TimerState::Delivered, None);
+        let said = self.said_by_cancel(now, &entry, of, next.progress(), end);
         let answer = self.answer_to(&entry, timer_id, Outcome::Reported(Reported::Finished));
         self.writes.push(PendingWrite::timer_change(lane, said, ChangeReason::Delivered));
         let scope = self.timers.scope(lane, timer_id);

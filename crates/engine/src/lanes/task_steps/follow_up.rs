@@ -9,11 +9,11 @@
 use std::sync::Arc;
 
 use super::super::super::header::{self, Code, Refusal};
-use super::super::super::messages::{Destination, HeaderRewrite, Produce};
+use super::super::super::messages::Produce;
 use super::super::super::sealed;
 use super::super::super::task::follow_up::{End, FollowUp};
 use super::super::super::task::result::TaskResult;
-use super::super::super::timers::{Progress, Version};
+use super::super::super::timers::{Progress, RunProgress, ShardCounts, Version};
 use super::super::super::verdict::PendingRecord;
 use super::super::writes::PendingWrite;
 use super::{Lane, LaneEngine, Record, UnixMillis};
@@ -28,6 +28,8 @@ pub(super) struct Of<'a> {
     pub(super) version: Version,
     pub(super) trigger: UnixMillis,
     pub(super) last: Option<&'a TaskResult>,
+    /// Of a run that has some.
+    pub(super) shards: Option<ShardCounts>,
 }
 
 impl LaneEngine {
@@ -40,6 +42,7 @@ impl LaneEngine {
         failed: Option<(Code, Option<&Refusal>)>,
     ) -> Option<Produce> {
         let task = entry.task.as_ref()?;
+        let run = entry.timer_id.and_then(|timer_id| self.timers.tasks.run(timer_id));
         let of = Of {
             lane: entry.source.lane,
             follow_up: task.follow_up.as_ref()?,
@@ -47,6 +50,7 @@ impl LaneEngine {
             version: entry.version(),
             trigger: task.trigger,
             last: task.last.as_deref(),
+            shards: run.map(RunProgress::counts_at_end),
         };
         let was_told = !matches!(failed, Some((Code::Expired, _)));
         was_told.then(|| self.follow_up_of(now, of, progress, failed)).flatten()
@@ -60,7 +64,7 @@ impl LaneEngine {
         progress: Progress,
         failed: Option<(Code, Option<&Refusal>)>,
     ) -> Option<Produce> {
-        let Of { lane, follow_up, record, version, trigger, last } = of;
+        let Of { lane, follow_up, record, version, trigger, last, shards } = of;
         let directive = header::read(record.headers()).ok()?;
         let id = sealed::task_id(&directive).ok()?;
         let end = End {
@@ -71,22 +75,16 @@ impl LaneEngine {
             counts: (progress.turn, progress.attempts, progress.failures),
             failed,
             last,
+            shards,
         };
-        Some(Produce {
-            to: Destination::Submitted,
-            partition: Some(i32::from(lane.0)),
-            record: sealed::follow_up(&self.setup.key, now, follow_up, &end),
-            rewrite: HeaderRewrite::Whole,
-            due: now,
-            expires: None,
-        })
+        let record = sealed::follow_up(&self.setup.key, now, follow_up, &end);
+        Some(Produce::submitted(lane, now, record))
     }
 
     /// Writes a follow-up, which leaves in the batch of the next write.
     pub(crate) fn write_follow_up(&mut self, follow_up: Option<Produce>) {
         if let Some(send) = follow_up {
-            self.writes.push(PendingWrite { send: Some(send), ..PendingWrite::default() });
-            self.writes.keep_with_next();
+            self.writes.push_with_next(PendingWrite::send(send));
         }
     }
 }
@@ -99,9 +97,10 @@ impl PendingRecord {
         }
     }
 
-    /// What the lane keeps of a task whose executor reports how it ended, and brings no payload.
+    /// What the lane keeps of a task whose executor reports how it ended, or whose shards do: that brings no payload.
     pub(crate) fn follow_up_of_awaited(&self) -> Option<Arc<FollowUp>> {
-        let task = self.task.as_ref().filter(|task| task.feedback.is_some())?;
-        task.follow_up.clone()
+        let task = self.task.as_deref()?;
+        let is_awaited = task.feedback.is_some() || task.run.is_some();
+        task.follow_up.clone().filter(|_| is_awaited)
     }
 }

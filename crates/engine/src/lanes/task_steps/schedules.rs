@@ -9,6 +9,7 @@
 //! 2. A change holds for every nominal time that has not been passed. It follows one version: of two changes of one version the second
 //!    changes nothing.
 //! 3. With an overlap other than `allow`, a task counts as open from when its create is written, not from when it is read.
+//! 4. No time is left out for a task that has ended: where only the index knows whether it has, the schedule waits for its answer.
 
 use std::sync::Arc;
 
@@ -20,14 +21,16 @@ use super::super::super::sealed::{self, Submission};
 use super::super::super::state::Kind;
 use super::super::super::task::id::TaskId;
 use super::super::super::timers::{
-    CancelMark, Ended, Pending, Progress, SCHEDULE_TARGET, TimerId, TimerState, Version, group_of,
+    CancelMark, Pending, Progress, SCHEDULE_TARGET, TimerId, TimerState, group_of,
 };
 use super::super::super::verdict::{self, Origin, PendingRecord, StateChange, refusal};
 use super::super::builder::BatchBuilder;
 use super::super::hops::PUT_OFF_MAX;
 use super::super::lifecycle::{CANCEL_MARK_SLACK, Named, answer};
+use super::super::past::Waiting;
 use super::super::poison::Beside;
 use super::super::writes::PendingWrite;
+use super::by_hand::Followed;
 use super::{Code, Lane, LaneEngine, Refusal, UnixMillis, project_deleted};
 
 /// What a schedule does now.
@@ -46,12 +49,19 @@ impl LaneEngine {
     pub(super) fn occur(
         &mut self,
         now: UnixMillis,
-        mut entry: Box<PendingRecord>,
+        entry: Box<PendingRecord>,
         schedule: &Schedule,
         builder: &mut BatchBuilder,
     ) {
         let Some(timer_id) = entry.timer_id else { return };
         let before = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        let entry = match schedule.timing().overlap() {
+            Overlap::Allow => Some(entry),
+            Overlap::Skip | Overlap::QueueOne => self
+                .unless_asked(entry, before)
+                .and_then(|entry| self.unless_to_be_written(now, entry, builder)),
+        };
+        let Some(mut entry) = entry else { return };
         // One that was never acted on has its first time as its trigger: its due time may be that of a later one, which it waited for.
         let trigger = entry.task.as_ref().map_or(entry.due, |task| task.trigger);
         let first = if before.next_at > UnixMillis(0) { before.next_at } else { trigger };
@@ -68,7 +78,8 @@ impl LaneEngine {
         }
         let upto = entry.due;
         let named = entry.named_as(timer_id);
-        let made = self.step_of_schedule(now, &entry, schedule, (first, upto)).and_then(|step| {
+        let step = self.step_of_schedule(now, &entry, schedule, before, (first, upto));
+        let made = step.and_then(|step| {
             if let (Some(next), Some(task)) = (step.next, entry.task.as_mut()) {
                 (entry.due, task.turn) = (next, step.after.turn);
             }
@@ -114,6 +125,7 @@ impl LaneEngine {
         now: UnixMillis,
         entry: &PendingRecord,
         schedule: &Schedule,
+        before: Progress,
         (first, upto): (UnixMillis, UnixMillis),
     ) -> Result<Step, Refusal> {
         let directive = header::read(entry.record.headers())?;
@@ -123,8 +135,7 @@ impl LaneEngine {
         if self.timers.tasks.registry().project(project).is_deleted {
             return Err(project_deleted(project));
         }
-        let (lane, timer_id) = (entry.source.lane, TimerId::task(&id));
-        let before = self.timers.tasks.progress(timer_id).unwrap_or_default();
+        let lane = entry.source.lane;
         let mut step = Step {
             creates: Vec::new(),
             announced: Vec::new(),
@@ -136,10 +147,13 @@ impl LaneEngine {
             let late = schedule.timing().late(first - Millis(1), (upto, now), GRACE);
             step.skipped = u64::from(late.has_skipped);
             step.next = late.next;
+            let may_be_in_the_way = schedule.timing().overlap() != Overlap::Allow;
             let mut last = self.open_task_of(now, lane, &id, before);
             for nominal in late.create {
                 let after = match schedule.place(last) {
-                    Place::Free => None,
+                    // If the create of the last one was hidden for so long that the lane did not wait for it, it may be open all the same.
+                    // Who reads this one has read that.
+                    Place::Free => step.after.last_nominal().filter(|_| may_be_in_the_way),
                     Place::Behind(other) => Some(other),
                     Place::None => {
                         step.skipped += 1;
@@ -152,7 +166,7 @@ impl LaneEngine {
                     let wrong = wrongs.first().map(ToString::to_string).unwrap_or_default();
                     refusal(Code::BadTask, format!("its task: {wrong}"))
                 })?;
-                if schedule.timing().overlap() != Overlap::Allow {
+                if may_be_in_the_way {
                     step.announced.push(TimerId::task(&submitted.id));
                 }
                 step.creates.push(self.create_of(now, lane, &submitted));
@@ -164,7 +178,26 @@ impl LaneEngine {
         Ok(step)
     }
 
-    /// The task of a schedule that has not ended, and whether it was begun: the last one, or the one that it waits for, or waited for.
+    /// The index is asked for what became of a task that may be in the way: its create is read after a take-over, or was written once
+    /// more, or somebody has copied it in a tier. The schedule waits behind that record. Gives it back if nothing is asked.
+    fn unless_asked(
+        &mut self,
+        entry: Box<PendingRecord>,
+        progress: Progress,
+    ) -> Option<Box<PendingRecord>> {
+        let directive = header::read(entry.record.headers());
+        let id = directive.and_then(|directive| sealed::task_id(&directive));
+        let Ok(id) = id else { return Some(entry) };
+        let lane = entry.source.lane;
+        let mut of = last_tasks(&id, progress).map(|(_, timer_id)| (lane, timer_id));
+        match of.find(|of| self.timers.past.has_waiting(*of)) {
+            Some(of) => self.timers.past.wait(of, Waiting::Entry(entry)),
+            None => return Some(entry),
+        }
+        None
+    }
+
+    /// The task of a schedule that has not ended, and whether it was begun.
     fn open_task_of(
         &self,
         now: UnixMillis,
@@ -173,12 +206,10 @@ impl LaneEngine {
         progress: Progress,
     ) -> Option<(UnixMillis, bool)> {
         let tasks = &self.timers.tasks;
-        let each = [progress.last_nominal(), progress.nominal_before()].into_iter().flatten();
-        each.map(|nominal| (nominal, TimerId::task(&id.occurrence(nominal))))
+        last_tasks(id, progress)
             .find(|(_, timer_id)| {
-                // Its create is on its way, or is read and waits for what the index says of it; or it is pending.
+                // Its create is on its way; or it is pending.
                 tasks.is_announced(now, *timer_id)
-                    || self.timers.past.has_waiting((lane, *timer_id))
                     || self.timers.table().live(lane, *timer_id).is_some()
             })
             .map(|(nominal, timer_id)| {
@@ -196,14 +227,7 @@ impl LaneEngine {
             value: of.value.as_deref(),
             headers: &of.headers,
         };
-        Produce {
-            to: Destination::Submitted,
-            partition: Some(i32::from(lane.0)),
-            record: sealed::submit(&self.setup.key, now, &submission),
-            rewrite: HeaderRewrite::Whole,
-            due: now,
-            expires: None,
-        }
+        Produce::submitted(lane, now, sealed::submit(&self.setup.key, now, &submission))
     }
 
     /// A schedule has no more times.
@@ -216,8 +240,7 @@ impl LaneEngine {
         creates: Vec<Produce>,
     ) {
         for send in creates {
-            self.writes.push(PendingWrite { send: Some(send), ..PendingWrite::default() });
-            self.writes.keep_with_next();
+            self.writes.push_with_next(PendingWrite::send(send));
         }
         self.write_progress(now, &entry, after, TimerState::Delivered);
         self.timers.end(now, entry.source.lane, timer_id);
@@ -229,11 +252,13 @@ impl LaneEngine {
         &mut self,
         now: UnixMillis,
         mut entry: Box<PendingRecord>,
+        builder: &mut BatchBuilder,
     ) -> Option<Box<PendingRecord>> {
         let lane = entry.source.lane;
         let other = entry.task.as_ref().filter(|task| task.turn == 0).and_then(|task| task.after);
-        if other.is_none_or(|other| self.timers.table().live(lane, other).is_none()) {
-            return Some(entry);
+        let Some(other) = other else { return Some(entry) };
+        if self.timers.table().live(lane, other).is_none() {
+            return self.unless_to_be_written(now, entry, builder);
         }
         if let Err(refusal) = self.is_sound(now, &entry) {
             self.refuse(now, *entry, refusal);
@@ -247,23 +272,36 @@ impl LaneEngine {
         None
     }
 
+    /// The end of the task before it may be decided and not written yet. No later batch may say so than the one that says what comes of
+    /// this record: so that waits for the next batch, if this one has no room for both.
+    fn unless_to_be_written(
+        &mut self,
+        now: UnixMillis,
+        entry: Box<PendingRecord>,
+        builder: &mut BatchBuilder,
+    ) -> Option<Box<PendingRecord>> {
+        self.load_ready(now, builder);
+        if self.writes.in_order() == 0 {
+            return Some(entry);
+        }
+        self.agenda.insert(entry);
+        None
+    }
+
     // Changes.
 
-    /// Decides about a change of a schedule, of which this version is pending, if any is.
+    /// Decides about a change of a schedule.
     pub(super) fn change_schedule(
         &mut self,
         now: UnixMillis,
         entry: Box<PendingRecord>,
         schedule: &Arc<Schedule>,
-        (timer_id, follows, live): (TimerId, Version, Option<Pending>),
+        (timer_id, followed): (TimerId, Followed),
     ) {
-        let of = (entry.source.lane, timer_id);
         // As it was sealed: see `sealed::change_schedule`.
         let is_anew = entry.task.as_ref().is_some_and(|task| task.progress.attempts > 0);
-        match live {
-            // It was decided, and is read again.
-            Some(live) if live.version == entry.version() => self.copy_of_own(now, entry, timer_id),
-            Some(live) if live.version == follows && !is_anew => {
+        match followed {
+            Followed::Pending(live) if !is_anew => {
                 let before = self.timers.tasks.progress(timer_id).unwrap_or_default();
                 // Its first time, of one that was never acted on.
                 let next_at =
@@ -271,25 +309,22 @@ impl LaneEngine {
                 // It may come right after a time that was passed, and have been appended before it.
                 let since = entry.appended.min(next_at - Millis(1));
                 let since = since.max(before.last_nominal().unwrap_or_default());
-                let mark = self.mark_of_schedule(now, of, live.version.next());
+                let of = (entry.source.lane, timer_id);
+                let until = self.schedule_is_up_by(now);
+                let mark = self.timers.table().mark_before(of, live.version.next(), until);
                 self.make_schedule(now, entry, schedule, (timer_id, before, since), Some(mark));
             }
-            Some(_) => self.outrun(&entry),
-            None if self.is_covered(&entry, timer_id) => self.outrun(&entry),
-            None => match self.timers.past.recalled(of) {
-                None => self.wait_for_past(now, entry, timer_id),
-                Some(Some(Ended { version, .. })) if version == follows && is_anew => {
-                    let since = entry.appended;
-                    let none = Progress::default();
-                    match self.may_be_created(&entry) {
-                        Ok(()) => {
-                            self.make_schedule(now, entry, schedule, (timer_id, none, since), None);
-                        }
-                        Err(refusal) => self.refuse_retry(&entry, refusal.code),
+            Followed::Ended(_) if is_anew => {
+                let since = entry.appended;
+                let none = Progress::default();
+                match self.may_be_created(&entry) {
+                    Ok(()) => {
+                        self.make_schedule(now, entry, schedule, (timer_id, none, since), None);
                     }
+                    Err(refusal) => self.refuse_retry(&entry, refusal.code),
                 }
-                Some(_) => self.outrun(&entry),
-            },
+            }
+            _ => self.outrun(&entry),
         }
     }
 
@@ -329,26 +364,7 @@ impl LaneEngine {
         self.route(now, entry);
     }
 
-    /// A mark that covers all versions before this one. The record of the version before comes up by then: it waits in one tier.
-    fn mark_of_schedule(
-        &self,
-        now: UnixMillis,
-        (lane, timer_id): (Lane, TimerId),
-        before: Version,
-    ) -> CancelMark {
-        let old = self.timers.table().cancel_mark(lane, timer_id);
-        let until = self.schedule_is_up_by(now);
-        CancelMark {
-            timer_id,
-            before: old.map(|old| old.before).unwrap_or_default().or(before),
-            until: old.map_or(until, |old| until.max(old.until)),
-            seen: true,
-            may_repeat: false,
-            cancels: old.is_some_and(|old| old.cancels),
-        }
-    }
-
-    /// By when the record of a schedule comes up that stands in the line now, whenever its next time is.
+    /// By when the record of a schedule comes up that stands in the line now, whenever its next time is: it waits in one tier.
     fn schedule_is_up_by(&self, now: UnixMillis) -> UnixMillis {
         let longest = self.setup.topics.ladder.tiers().iter().map(|tier| tier.hold).max();
         now + longest.unwrap_or_default() + PUT_OFF_MAX + CANCEL_MARK_SLACK
@@ -359,4 +375,10 @@ impl LaneEngine {
         let (target, _) = self.timers.table().words(live);
         target.starts_with(SCHEDULE_TARGET).then(|| self.schedule_is_up_by(now))
     }
+}
+
+/// The tasks that may be in the way of another one: the last one, and the one that it waits for, or waited for.
+fn last_tasks(id: &TaskId, progress: Progress) -> impl Iterator<Item = (UnixMillis, TimerId)> {
+    let each = [progress.last_nominal(), progress.nominal_before()].into_iter().flatten();
+    each.map(|nominal| (nominal, TimerId::task(&id.occurrence(nominal))))
 }

@@ -6,6 +6,7 @@ mod feedback;
 mod follow_up;
 mod overdue;
 mod refused;
+mod runs;
 mod schedules;
 mod world;
 
@@ -546,15 +547,7 @@ fn a_deleted_project_takes_no_task_and_ends_those_that_wait() {
     let mut world = World::new(|_, _| (5, finished()));
     let waits = world.create(1, 5_000, "");
     world.after(1_000);
-    let change = crate::task::registry::read(
-        "project/shop",
-        Some(br#"{"version":1,"revision":2,"deleted":true}"#),
-    );
-    let mut registry = (*world.registry).clone();
-    registry.apply(change.expect("sound")).expect("room");
-    world.registry = Arc::new(registry);
-    let registry = Arc::clone(&world.registry);
-    world.tell_lanes(Event::Registry(registry));
+    world.delete_project("shop");
     let late = world.create(2, 1_000, "");
     world.after(10_000);
     assert_eq!(world.state(&waits), Some(TimerState::Dead));

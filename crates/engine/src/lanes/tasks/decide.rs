@@ -162,7 +162,7 @@ pub(crate) fn hear(
             Heard::Ended(next)
         }
         Outcome::Started if is_live && is_open => {
-            Heard::Beat(Progress { begun: true, next_at: beat_until, ..progress })
+            Heard::Beat(Progress { begun: true, open: true, next_at: beat_until, ..progress })
         }
         Outcome::Failed | Outcome::Gone if is_live && progress.held.is_some() => Heard::AttemptOpen,
         Outcome::Failed | Outcome::Gone if is_live && progress.with_executor => {

@@ -71,6 +71,7 @@ fn what_is_told_is_bounded_and_the_rest_of_a_result_is_not_told() {
         counts: (7, 6, 5),
         failed: Some((Code::TaskFailed, Some(&refusal))),
         last: Some(&last),
+        shards: None,
     };
     let body = FollowUp::of(&spec).expect("somebody is told").body(&end);
     assert!(body.len() < 8_192, "{} bytes", body.len());

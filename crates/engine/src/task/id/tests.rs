@@ -26,13 +26,31 @@ fn an_id_of_a_request_never_changes() {
     }
 }
 
+/// Made in the same way.
+#[test]
+fn a_run_has_another_id_than_the_task_of_the_same_request_id() {
+    for (project, request_id, want) in [
+        ("shop", "o-17", "6f4f29bffe9ab5f2d88933120101f743"),
+        ("s", "hopo-17", "ec8ca7f3ca5ea23e073b91028b2a9beb"),
+    ] {
+        let run = TaskId::run_of_request(project, request_id).unwrap();
+        assert_eq!(run.as_str(), want, "{project} {request_id}");
+        assert_ne!(run, of(project, request_id, None));
+    }
+}
+
 #[test]
 fn a_request_id_has_1_to_128_bytes() {
     for (bytes, sound) in [(0, false), (1, true), (128, true), (129, false)] {
-        let made = TaskId::of_request("shop", &"x".repeat(bytes), None);
-        assert_eq!(made.is_ok(), sound, "{bytes}");
-        if !sound {
-            assert_eq!(made, Err(IdError::RequestId(bytes)));
+        let request_id = "x".repeat(bytes);
+        for made in [
+            TaskId::of_request("shop", &request_id, None),
+            TaskId::run_of_request("shop", &request_id),
+        ] {
+            assert_eq!(made.is_ok(), sound, "{bytes}");
+            if !sound {
+                assert_eq!(made, Err(IdError::RequestId(bytes)));
+            }
         }
     }
     // Bytes and not characters.
@@ -201,4 +219,71 @@ fn a_follow_up_has_an_id_of_its_own_for_each_version_in_the_lane_of_its_task() {
             assert_eq!(of(&follow_up, 1, 1).lane_of(lanes), task.lane_of(lanes));
         }
     }
+}
+
+#[test]
+fn a_task_of_a_schedule_says_its_nominal_time_and_so_does_a_shard_of_its_run() {
+    let version = (UnixMillis(1_764_000_000_000), Offset(42));
+    for project in ["shop", "a.b-c_d", &"p".repeat(64)] {
+        let schedule = TaskId::schedule(project, "every-day_2").unwrap();
+        assert_eq!(schedule.nominal(), None);
+        for at in [0, 1_801_353_600_000, u64::MAX] {
+            let task = schedule.occurrence(UnixMillis(at));
+            for id in [task.shard(version, 59), task.clone()] {
+                assert_eq!(id.nominal(), Some(UnixMillis(at)), "{id}");
+                assert_eq!(TaskId::parse(id.as_str()).unwrap().nominal(), id.nominal());
+            }
+            // What tells how it ended is no task of the schedule.
+            assert_eq!(
+                (task.follow_up(version).nominal(), task.absent_beside().nominal()),
+                (None, None)
+            );
+        }
+        let by_hand = schedule.triggered([7; 8]);
+        assert_eq!((by_hand.nominal(), by_hand.shard(version, 0).nominal()), (None, None));
+    }
+    let task =
+        TaskId::schedule("shop", "nightly").unwrap().occurrence(UnixMillis(1_801_353_600_000));
+    let text = task.as_str();
+    for other in [
+        "9f2c".to_owned(),
+        "9f2c@1801353600000".to_owned(),
+        "schedule.shop.nightly@1801353600000".to_owned(),
+        // Of another lane, of another schedule, with another text for the same number, of none.
+        format!("k0000002a{}", &text[9..]),
+        text.replace("nightly", "daily"),
+        text.replace('@', "@0"),
+        text.replace('@', "@manual-"),
+        text.replace("@1801353600000", "@"),
+        format!("{text}@{text}"),
+        format!("x{text}"),
+        format!("{text}.r1"),
+        of("shop", text, None).to_string(),
+    ] {
+        let id = TaskId::parse(&other).unwrap();
+        assert_eq!((id.nominal(), id.shard(version, 1).nominal()), (None, None), "{other}");
+    }
+}
+
+#[test]
+fn a_shard_says_its_run_its_version_and_which_it_is() {
+    let version = (UnixMillis(1_764_000_000_000), Offset(42));
+    for run in ["9f2c", "k0000002a-schedule.shop.nightly@1764000000000", "a.b.c"] {
+        let run = TaskId::parse(run).unwrap();
+        let shard = run.shard(version, 59);
+        assert_eq!(shard.as_shard(), Some((run.clone(), version, 59)), "{run}");
+        assert_eq!(TaskId::parse(shard.as_str()).as_ref(), Ok(&shard));
+        assert_eq!(run.as_shard(), None, "{run}");
+    }
+    let lanes: BTreeSet<Lane> = (0..60)
+        .map(|index| TaskId::parse("9f2c").unwrap().shard(version, index).lane_of(6))
+        .collect();
+    assert_eq!(lanes.len(), 6, "all lanes have some");
+    for other in ["r.1", "r.9f2c.59", "r.9f2c.1-2", "r.9f2c.1.2", "r.9f2c.x-2.1", "r..1-2.1"] {
+        assert_eq!(TaskId::parse(other).unwrap().as_shard(), None, "{other}");
+    }
+    let longest = "k0000002a-schedule.".len() + 64 + 1 + 64 + "@1764000000000".len();
+    let longest = TaskId::parse(&"s".repeat(longest)).unwrap();
+    let shard = longest.shard((UnixMillis(u64::MAX), Offset(i64::MAX)), 9_999);
+    assert!(TaskId::parse(shard.as_str()).is_ok(), "every run has shards");
 }

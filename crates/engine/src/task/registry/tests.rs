@@ -247,6 +247,11 @@ fn what_is_wrong_says_what_is_wanted() {
     for (key, json, want) in cases {
         assert_eq!(wrong(key, json), [want], "{key} {json}");
     }
+    let host = wrong(SHOP, r#"{"hosts":["a","http://foo","http://u:p@foo"]}"#);
+    assert!(host[0].starts_with("hosts[1] is \"http://foo\"; want "), "{host:?}");
+    assert!(host[1].starts_with("hosts[2] is something else (not shown"), "{host:?}");
+    let target = "targets[0] is \"a(\", which is no regular expression: unclosed group";
+    assert_eq!(wrong(SHOP, r#"{"targets":["a("]}"#), [target]);
     // Who puts a password where a name or an address belongs does not find it in a log.
     for field in ["secret", "bearer", "client_certificate", "address", "protocol"] {
         let found = wrong(PAY, &format!(r#"{{"{field}":"Hunter 2"}}"#)).join("; ");

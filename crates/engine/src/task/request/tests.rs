@@ -66,13 +66,12 @@ fn a_record_is_read_with_key_value_and_headers() {
     }));
     let request = request.expect("all is right");
     assert_eq!(request.due, Due::At(UnixMillis(1_795_295_275_106)));
-    assert_eq!(request.target(), Some("orders"));
     assert_eq!((request.key, request.value), (Some(vec![0, 255]), Some(b"v".to_vec())));
     let header = |value: &str| ("a".to_owned(), Some(value.as_bytes().to_vec()));
     assert_eq!(request.headers, [header("1"), header("2")]);
     // The specification names a key of its own only where it is not the record's.
     let Kind::Kafka(kafka) = request.spec.kind() else { panic!("a record") };
-    assert_eq!((kafka.partition, &kafka.key), (Some(3), &None));
+    assert_eq!((&*kafka.topic, kafka.partition, &kafka.key), ("orders", Some(3), &None));
     assert_eq!(of_kafka(&json!({})).expect("a tombstone").value, None);
 }
 
@@ -167,7 +166,7 @@ fn what_is_no_request_at_all_is_named_as_a_whole() {
     }
     let doubled = br#"{"delay": 1, "delay": 2}"#;
     assert!(places(read(TaskType::Http, doubled, MAX)).contains(&"delay".to_owned()));
-    let large = of_http(&json!({"headers": {"x-a": "y".repeat(SPEC_MAX)}}));
+    let large = of_http(&json!({"headers": {"x-a": "y".repeat(spec::SPEC_MAX)}}));
     assert_eq!(places(large), ["request"]);
 }
 

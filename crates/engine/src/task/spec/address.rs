@@ -12,7 +12,7 @@ use std::cell::Cell;
 use serde_json::Value;
 use url::{ParseError, Position, SyntaxViolation, Url};
 
-use super::super::fields::{shown, text, wanted};
+use super::super::fields::{shown, text, wanted, wanted_address};
 use super::URL_MAX;
 
 const URL_WANTED: &str = "a URL that begins with http:// or https:// and has a host";
@@ -29,12 +29,7 @@ pub(super) fn url(value: &Value) -> Result<Url, String> {
         start.filter(|start| start.eq_ignore_ascii_case(scheme)).map(|_| &text[scheme.len()..])
     };
     let Some(rest) = begins("http://").or_else(|| begins("https://")) else {
-        // Whatever it is, it may have user information.
-        return Err(if text.contains('@') {
-            format!("is none; want {URL_WANTED}")
-        } else {
-            wanted(value, URL_WANTED)
-        });
+        return Err(wanted_address(text, URL_WANTED));
     };
     // Before anything else, because no other answer may show it.
     let authority = rest.split(['/', '?', '#', '\\']).next().unwrap_or_default();

@@ -8,7 +8,7 @@ use serde_json::Value;
 use url::{Position, Url};
 
 use super::super::super::Millis;
-use super::super::fields::{Fields, Wrongs, item, length, shown, text, wanted};
+use super::super::fields::{Fields, Wrongs, item, length, shown, text, wanted, wanted_address};
 use super::{Feedback, Poll, TIMEOUT_MAX, address, name, read_headers, read_what_follows};
 
 /// Longest host with its port, in bytes.
@@ -138,9 +138,8 @@ pub(super) fn read(fields: &Fields<'_>, wrongs: &mut Wrongs) -> Option<Grpc> {
 fn host(value: &Value, tls: bool) -> Result<Url, String> {
     const WANT: &str = "a host and its port, without a scheme and a path: shop.example:50051";
     let text = text(value, WANT)?;
-    // It may be a URL with a password.
     if text.contains('@') {
-        return Err(format!("is none; want {WANT}"));
+        return Err(wanted_address(text, WANT));
     }
     let port = text.rsplit_once(':').map(|(_, port)| port).unwrap_or_default();
     let is_port = port.bytes().all(|byte| byte.is_ascii_digit())

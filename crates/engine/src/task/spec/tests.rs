@@ -109,7 +109,7 @@ fn every_wrong_field_is_named_in_one_answer() {
         "type is there more than once; want it once",
         &format!("project is \"Shop\"; {name}"),
         &format!("group is 7; {name}"),
-        "body is not a field of http tasks; the fields are type, project, group, request_id, retry, on_result, occurrence, service, url, path, method, \
+        "body is not a field of http tasks; the fields are type, project, group, request_id, retry, on_result, occurrence, shard, expires_at, service, url, path, method, \
          headers, timeout, expect, poll, feedback",
         "expects is not a field of http tasks; did you mean expect?",
         &format!("service is \"\"; {name}"),
@@ -142,22 +142,13 @@ fn each_type_has_its_own_fields() {
     let of = |of_type: &str, rest: &str| {
         parse(&format!(r#"{{"type":{of_type},"project":"p","group":"g"{rest}}}"#)).unwrap_err()
     };
-    for later in LATER {
-        let want = format!(
-            "type is \"{later}\", which comes in a later release; want http, kafka or grpc"
-        );
-        // Their fields are not known yet, but what every task has is.
-        assert_eq!(of(&format!("\"{later}\""), r#","format":"json""#), [want.as_str()]);
-        let wrongs = of(&format!("\"{later}\""), r#","retry":1"#);
-        assert_eq!(wrongs, [want.as_str(), "retry is 1; want a JSON object"]);
-    }
     let wrongs = of("\"htpp\"", r#","url":"x","topic":"y","metod":"GET""#);
     let want = [
         "type is \"htpp\"; want http, kafka or grpc",
         "metod is not a field of tasks; did you mean method?",
     ];
     assert_eq!(wrongs, want);
-    let fields = "the fields are type, project, group, request_id, retry, on_result, occurrence, topic, partition, key_b64, feedback";
+    let fields = "the fields are type, project, group, request_id, retry, on_result, occurrence, shard, expires_at, topic, partition, key_b64, feedback";
     #[rustfmt::skip]
     let want = [
         format!("timeout is not a field of kafka tasks; {fields}"),
@@ -259,7 +250,7 @@ fn a_url_is_taken_as_it_is_or_refused() {
         ("",                               Err(format!("is \"\"; {WANT}"))),
         ("a.example/b",                    Err(format!("is \"a.example/b\"; {WANT}"))),
         ("ftp://a/",                       Err(format!("is \"ftp://a/\"; {WANT}"))),
-        ("ftp://u:p@a/",                   Err(format!("is none; {WANT}"))),
+        ("ftp://u:p@a/",                   Err(format!("is something else (not shown, as it may have a password); {WANT}"))),
         (" http://a/",                     Err(format!("is \" http://a/\"; {WANT}"))),
         ("http:a",                         Err(format!("is \"http:a\"; {WANT}"))),
         ("http:///a",                      Err(format!("is \"http:///a\"; {WANT}"))),
@@ -550,15 +541,19 @@ fn any_spec() -> impl Strategy<Value = Spec> {
         nominal: UnixMillis(nominal),
         after: after.map(UnixMillis),
     });
+    let shard = (0..SHARDS_MAX, 0..SHARDS_MAX)
+        .prop_map(|(one, two)| Shard { index: one.min(two), count: one.max(two) + 1 });
     let rest = (
         proptest::option::of(any_retry()),
         proptest::option::of(any_on_result()),
         proptest::option::of(occurrence),
+        proptest::option::of(shard),
     );
     let names = (any_name(), any_name(), proptest::option::of("[ -~]{1,128}"));
-    (names, kind, rest).prop_map(|(names, kind, (retry, on_result, occurrence))| {
+    (names, kind, rest).prop_map(|(names, kind, (retry, on_result, occurrence, shard))| {
         let (project, group, request_id) = names;
-        Spec { project, group, request_id, kind, retry, on_result, occurrence }
+        let expires = Some(UnixMillis(99_000));
+        Spec { project, group, request_id, kind, retry, on_result, occurrence, shard, expires }
     })
 }
 
@@ -709,6 +704,34 @@ fn a_task_reports_or_is_asked_and_not_both() {
     assert_eq!(parse(grpc).unwrap().feedback(), Some(want));
 }
 
+#[test]
+fn executors_read_the_topic_of_what_they_report_on() {
+    let kafka = r#""type":"kafka","topic":"parts""#;
+    let awaited = format!(r#"{kafka},"feedback":{{"deadline":"1h"}}"#);
+    let http = r#""type":"http","url":"https://a.example/","feedback":{"deadline":"1h"}"#;
+    let run = |task: &str| format!(r#""type":"run","shards":3,"task":{{{task}}}"#);
+    let every = |task: &str| {
+        format!(r#""type":"schedule","name":"nightly","every":"1d","task":{{{task}}}"#)
+    };
+    #[rustfmt::skip]
+    let cases = [
+        (kafka.to_owned(),      None),
+        (awaited.clone(),       Some("parts")),
+        (http.to_owned(),       None),
+        (run(&awaited),         Some("parts")),
+        (run(http),             None),
+        (every(kafka),          None),
+        (every(&awaited),       Some("parts")),
+        (every(&run(&awaited)), Some("parts")),
+        (every(http),           None),
+    ];
+    for (of, want) in cases {
+        let spec = parse(&format!(r#"{{"project":"shop","group":"orders",{of}}}"#));
+        let spec = spec.unwrap_or_else(|wrongs| panic!("{of}: {wrongs:?}"));
+        assert_eq!(spec.executed_from().as_deref(), want, "{of}");
+    }
+}
+
 fn schedule(more: &str) -> String {
     format!(
         r#"{{"type":"schedule","project":"shop","group":"g","name":"nightly"{more},"task":{{"type":"http","url":"http://a.example/","body":"b"}}}}"#
@@ -752,7 +775,7 @@ fn what_is_wrong_with_a_schedule_and_its_task_is_named() {
         (every.replace("nightly", "a.b"),                          &["name"]),
         (every.replace("nightly", "a@b"),                          &["name"]),
         (every.replace("\"http\"", "\"schedule\""),                &["task.type"]),
-        (every.replace("\"http\"", "\"run\""),                     &["task.type"]),
+        (every.replace("\"http\"", "\"run\""),                     &["task.body", "task.url", "task.shards", "task.task"]),
         (every.replace("\"body\"", "\"trigger_at\""),              &["task.trigger_at"]),
         (every.replace("\"body\"", "\"occurrence\""),              &["task.occurrence"]),
         (every.replace("http://a.example/", "ftp://a.example/"),   &["task.url"]),
@@ -762,6 +785,46 @@ fn what_is_wrong_with_a_schedule_and_its_task_is_named() {
     }
     let long = every.replace("\"b\"", &format!("\"{}\"", "x".repeat(SCHEDULE_MAX)));
     assert_eq!(of(&long), ["x-delay-task"]);
+}
+
+#[test]
+fn a_count_is_counted_out_once() {
+    let of = |more: &str| {
+        let spec = Spec::parse(schedule(more).as_bytes());
+        spec.unwrap_or_else(|wrongs| panic!("{more}: {wrongs:?}"))
+    };
+    let last = |spec: &Spec| {
+        let timing = spec.schedule().expect("a schedule").timing();
+        timing.times(UnixMillis(0), UnixMillis(u64::MAX), 1_000).times.last().copied()
+    };
+    let day = |day: u64| UnixMillis(1_800_000_000_000 / DAY * DAY + day * DAY);
+    const DAY: u64 = 86_400_000;
+    let start = format!(r#","cron":"@daily","start":{}"#, day(0).0);
+    for (more, want) in [
+        (r#","count":30"#.to_owned(), day(29)),
+        (format!(r#","count":30,"end":{}"#, day(10).0), day(9)),
+    ] {
+        let spec = of(&format!("{start}{more}"));
+        let written = format!(r#","last_of_count":{}"#, want.0);
+        assert!(spec.to_json().contains(&written), "{}", spec.to_json());
+        assert_eq!(
+            (last(&spec), Spec::parse(spec.to_json().as_bytes())),
+            (Some(want), Ok(spec.clone()))
+        );
+        // It is believed. What was written before it was is counted out.
+        let sooner = spec.to_json().replace(&written, &format!(r#","last_of_count":{}"#, day(3).0));
+        assert_eq!(last(&Spec::parse(sooner.as_bytes()).expect("sound")), Some(day(3)));
+        let older = spec.to_json().replace(&written, "");
+        assert_eq!(Spec::parse(older.as_bytes()), Ok(spec));
+    }
+    assert!(!of(&start).to_json().contains("last_of_count"));
+    // Nobody asks for it, and nobody is offered it.
+    let request = schedule(&format!(r#"{start},"count":3,"last_of_count":{}"#, day(3).0));
+    let request = request.replace(r#""type":"schedule","#, "");
+    let wrongs = Spec::read_schedule(request.as_bytes(), None).expect_err("it is there");
+    assert_eq!(wrongs[0].to_string(), "last_of_count is there; it is what waterclock writes");
+    let wrongs = Spec::parse(schedule(r#","every":"1s","counter":1"#).as_bytes()).expect_err("one");
+    assert!(!wrongs[0].to_string().contains("last_of_count"), "{wrongs:?}");
 }
 
 #[test]

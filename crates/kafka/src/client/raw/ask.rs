@@ -501,7 +501,7 @@ pub(crate) fn layouts<C: ClientContext>(
     })
 }
 
-/// What was asked of each topic, by its name; `Err` where the broker would not tell.
+/// What was asked of each topic or group, by its name; `Err` where the broker would not tell.
 pub(crate) type Each<T> = Vec<(String, Result<T, RDKafkaErrorCode>)>;
 
 /// The id of each of these topics, which another topic of the same name does not have; `Err` where the broker would not
@@ -614,33 +614,62 @@ pub(crate) fn group<C: ClientContext>(
     name: &str,
     within: Duration,
 ) -> Result<Group, KafkaError> {
-    let name = CString::new(name)?;
-    let mut pointers = [name.as_ptr()];
-    // SAFETY: the name outlives the request; what the result points to lives as long as the event.
+    let told = groups(client, &[name.to_owned()], within)?.pop();
+    let (_, group) = told.ok_or(KafkaError::AdminOp(RDKafkaErrorCode::BadMessage))?;
+    group.map_err(KafkaError::AdminOp)
+}
+
+/// The same of each of these groups, by a request for each, of whichever protocol it is; `Err` where its broker would not tell. No name
+/// may stand there twice.
+///
+/// # Errors
+/// No answer in time.
+pub(crate) fn groups<C: ClientContext>(
+    client: &Client<C>,
+    of: &[String],
+    within: Duration,
+) -> Result<Each<Group>, KafkaError> {
+    if of.is_empty() {
+        return Ok(Vec::new());
+    }
+    let names = names(of)?;
+    let mut pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+    // SAFETY: the names outlive the request; what the result points to lives as long as the event.
     unsafe {
         let event = ask(client, &Kind::Groups, within, |native, options, queue| {
             rdsys::rd_kafka_DescribeConsumerGroups(
                 native,
                 pointers.as_mut_ptr(),
-                1,
+                pointers.len(),
                 options,
                 queue,
             );
         })?;
         let result = rdsys::rd_kafka_event_DescribeConsumerGroups_result(event.0);
-        let mut count = 0;
-        let found = if result.is_null() {
-            ptr::null_mut()
-        } else {
-            rdsys::rd_kafka_DescribeConsumerGroups_result_groups(result, &raw mut count)
-        };
-        let Some(group) = listed(found.cast_const(), count).first().copied() else {
+        if result.is_null() {
             return Err(KafkaError::AdminOp(RDKafkaErrorCode::BadMessage));
-        };
+        }
+        let mut count = 0;
+        let found = rdsys::rd_kafka_DescribeConsumerGroups_result_groups(result, &raw mut count);
+        let told = listed(found.cast_const(), count).iter().map(|group| {
+            let name = owned(rdsys::rd_kafka_ConsumerGroupDescription_group_id(*group));
+            (name, described(*group))
+        });
+        Ok(told.collect())
+    }
+}
+
+/// # Safety
+/// `group` is valid during the call.
+unsafe fn described(
+    group: *const rdsys::rd_kafka_ConsumerGroupDescription_t,
+) -> Result<Group, RDKafkaErrorCode> {
+    // SAFETY: by this function's contract; the members and the list live as long as the group.
+    unsafe {
         match code(rdsys::rd_kafka_ConsumerGroupDescription_error(group)) {
             None => {}
             Some(RDKafkaErrorCode::GroupIdNotFound) => return Ok(Group::default()),
-            Some(code) => return Err(KafkaError::AdminOp(code)),
+            Some(code) => return Err(code),
         }
         let members = (0..rdsys::rd_kafka_ConsumerGroupDescription_member_count(group))
             .map(|at| member(rdsys::rd_kafka_ConsumerGroupDescription_member(group, at)));

@@ -153,7 +153,10 @@ fn every_consumer_stops_where_its_position_is_not_in_the_log() {
         if path.ends_with("client/connect.rs") {
             continue;
         }
-        assert!(!code.contains(".set(\"auto.offset.reset\""), "set again in {}", path.display());
+        // A member of a group on a user's topic: what of that is lost has a deadline that somebody waits for.
+        let is_of_users = path.ends_with("client/group_consumer.rs");
+        let sets = code.contains(".set(\"auto.offset.reset\"");
+        assert!(!sets || is_of_users, "set again in {}", path.display());
         let configs = code.split(".client(").skip(1).filter(|rest| !rest.starts_with(')'));
         for rest in configs {
             let made = rest.split("_context(").next().unwrap();

@@ -18,6 +18,7 @@ use crate::member::commit::{BatchOwner, Report};
 use crate::member::fence::Members;
 use crate::member::inventory;
 use crate::member::lane_batches::LaneBatches;
+use crate::member::load::Work;
 use crate::member::rebalance::Taken;
 use crate::member::timers::{AssignmentEvent, TakenOver, Timers};
 use crate::meta::RegistryFeed;
@@ -51,6 +52,8 @@ pub(in crate::member) struct LaneParts {
     pub(in crate::member) written: Arc<Written>,
     /// What the metrics get.
     pub(in crate::member) figures: Arc<LaneFigures>,
+    /// What is done here, for the own announcement.
+    pub(in crate::member) work: Arc<Work>,
     /// Projects and services, for tasks.
     pub(in crate::member) registry: RegistryFeed,
 }
@@ -198,6 +201,7 @@ impl<'a> Lanes<'a> {
         self.levels.paused.set(figures.paused as u64);
         self.levels.cancels.set(figures.remembered as u64);
         self.levels.timers.set(figures.live as u64);
+        member.status.has_timers((self.unknown == 0).then_some(figures.live as u64));
         self.levels.gated.set(figures.gated as u64);
         self.levels.ordered.set(figures.ordered as u64);
         self.levels.rated.set(figures.rated as u64);
@@ -234,6 +238,7 @@ impl<'a> Lanes<'a> {
         self.levels.tasks_over_limit.set(overdue.limit as u64);
         self.levels.tasks_behind_breaker.set(overdue.breaker as u64);
         self.levels.tasks_held.set(figures.tasks_credits as u64);
+        self.levels.runs_open.set(figures.runs_open as u64);
         self.parts.figures.tasks(
             figures.tasks_dispatched - self.counted.tasks_dispatched,
             figures.tasks_put_off - self.counted.tasks_put_off,
@@ -243,6 +248,7 @@ impl<'a> Lanes<'a> {
             figures.occurrences - self.counted.occurrences,
             figures.occurrences_skipped - self.counted.occurrences_skipped,
         );
+        self.parts.figures.shards(figures.shards_created - self.counted.shards_created);
         self.counted = figures;
         if member.status.reads.is_asked() {
             let reads = self.engine.read_positions();
@@ -259,8 +265,8 @@ impl Role for Lanes<'_> {
     const WAITS: bool = false;
 
     fn batches(&self) -> Arc<dyn BatchOwner> {
-        let LaneParts { setup, first_intake, written, figures, .. } = self.parts.clone();
-        Arc::new(LaneBatches::new(setup, first_intake, written, figures))
+        let LaneParts { setup, first_intake, written, figures, work, .. } = self.parts.clone();
+        Arc::new(LaneBatches::new(setup, first_intake, written, (figures, work)))
     }
 
     fn begin(&mut self, member: &mut Member<'_>, assignment: u64, taken: Taken) {

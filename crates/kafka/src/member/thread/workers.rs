@@ -262,6 +262,7 @@ impl Role for Workers<'_> {
 
     fn committed(&mut self, member: &mut Member<'_>, batch: Committed) {
         if let Some(flying) = self.flying.take_if(|flying| flying.id == batch.id) {
+            member.shared.work.done(flying.ended());
             flying.tell(&self.parts.figures);
         }
         self.step(member, WorkEvent::Committed(batch.id));
@@ -325,6 +326,7 @@ impl Role for Workers<'_> {
         if figures.waiting > 0 {
             member.shared.clock.want();
         }
+        member.shared.work.calls(figures.open);
         self.levels.waiting.set(figures.waiting as u64);
         self.levels.paused.set(figures.paused as u64);
         self.levels.memory_bytes.set(figures.bytes as u64);

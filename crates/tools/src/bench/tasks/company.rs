@@ -14,9 +14,8 @@ use crate::bench::tally::Check;
 use crate::line::Question;
 use crate::service::Service;
 use crate::stub::{HOLD, Stub};
-use waterclock_engine::Millis;
 
-/// Tasks a second that are created in batches at a rate, for so long at most.
+/// Tasks a second that are created in batches at a rate, for so long at most, and no more of them than records.
 const BATCH_RATE: u64 = 20_000;
 const AT_RATE_SECONDS_MAX: u64 = 10;
 /// So many projects, each with a service of its own.
@@ -40,26 +39,22 @@ const HANGING: u64 = 250;
 const QUIET_RATE: u64 = 100;
 
 impl Stage<'_, '_> {
-    pub(super) fn company(
-        &self,
-        records: u64,
-        delay: Millis,
-        created: f64,
-    ) -> Result<Company, Failed> {
+    pub(super) fn company(&self, records: u64, created: f64) -> Result<Company, Failed> {
         let mut service = self.whole(records)?;
         let single = self.singles(&service, Over::Grpc)?;
         let batched = self.batches(&service, records, Over::Grpc)?;
         let [smaller, larger] = AT_RATE_BATCHES;
-        let at_rate = [self.at_rate(&service, smaller)?, self.at_rate(&service, larger)?];
+        let at_rate =
+            [self.at_rate(&service, records, smaller)?, self.at_rate(&service, records, larger)?];
         let many = self.many(&service, records, created)?;
-        let noisy = self.noisy(&mut service, records, delay)?;
+        let noisy = self.noisy(&mut service, records)?;
         Ok(Company { single, batched, at_rate, many, noisy })
     }
 
     /// Batches over gRPC of so many tasks, at a rate: from when each was to be sent to its answer.
-    fn at_rate(&self, service: &Service, batch: u64) -> Result<AtRate, Failed> {
+    fn at_rate(&self, service: &Service, records: u64, batch: u64) -> Result<AtRate, Failed> {
         let seconds = self.seconds.min(AT_RATE_SECONDS_MAX);
-        let tasks = BATCH_RATE * seconds;
+        let tasks = (BATCH_RATE * seconds).min(records);
         self.cases.observer.phase("creating tasks in batches at a rate", tasks);
         let (to, now) = (service.http, self.cases.now());
         let pace = (tasks.div_ceil(batch), Duration::from_micros(1_000_000 * batch / BATCH_RATE));
@@ -126,8 +121,8 @@ impl Stage<'_, '_> {
     }
 
     /// The calls of one project, alone and beside one whose calls hang and whose tasks are all overdue.
-    fn noisy(&self, service: &mut Service, records: u64, delay: Millis) -> Result<Noisy, Failed> {
-        let (alone_ms, _) = self.regular(service, QUIET_RATE, delay)?;
+    fn noisy(&self, service: &mut Service, records: u64) -> Result<Noisy, Failed> {
+        let (alone_ms, _) = self.regular(service, QUIET_RATE)?;
         let noise = self.runtime.block_on(Stub::start()).map_err(Failed::Start)?;
         let overdue = (records * 21 / 10).min(OVERDUE_MAX);
         self.cases.observer.phase("creating the tasks of a noisy project", overdue);
@@ -147,7 +142,7 @@ impl Stage<'_, '_> {
         let until = (0, batch_count(overdue));
         self.run("create tasks in batches", closed(service.http, BATCH_LINES, until, make))?;
         self.wait(WAIT_MAX, || noise.open() >= HANGING)?;
-        let (beside_ms, check) = self.regular(service, QUIET_RATE, delay)?;
+        let (beside_ms, check) = self.regular(service, QUIET_RATE)?;
         Ok(Noisy { rate: QUIET_RATE, overdue, hanging: noise.open(), alone_ms, beside_ms, check })
     }
 }

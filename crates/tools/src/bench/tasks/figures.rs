@@ -72,23 +72,6 @@ pub(crate) struct Steady {
     pub(super) check: Check,
 }
 
-/// Schedules that have a time in each second.
-#[derive(Debug, Serialize)]
-pub(crate) struct Schedules {
-    pub(super) schedules: u64,
-    pub(super) seconds: u64,
-    /// Schedules that were made a second.
-    pub(super) put_per_second: f64,
-    /// How long before the first time the last one was made; negative: it came too late.
-    pub(super) put_before_ms: i64,
-    /// From a time until the call of its task was with the stub.
-    pub(super) call_ms: Spread,
-    /// Processor time of waterclock for each time, in microseconds: its chain, its task and its call.
-    pub(super) cpu_us: f64,
-    pub(super) by_thread_us: Vec<(String, f64)>,
-    pub(super) check: Check,
-}
-
 /// A pause, and a killed worker.
 #[derive(Debug, Serialize)]
 pub(crate) struct Faults {
@@ -191,7 +174,6 @@ pub(crate) struct Tasks {
     pub(super) batched: Creates,
     pub(super) calls: Calls,
     pub(super) steady: Steady,
-    pub(super) schedules: Schedules,
     pub(super) faults: Faults,
     pub(super) company: Company,
     pub(super) memory: Memory,
@@ -199,7 +181,7 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     /// What was checked, and its name.
-    pub(crate) fn checks(&self) -> [(&'static str, &Check); 7] {
+    pub(crate) fn checks(&self) -> [(&'static str, &Check); 6] {
         let Company { many, noisy, .. } = &self.company;
         [
             ("spikes of calls in one project", &many.checks[0]),
@@ -207,7 +189,6 @@ impl Tasks {
             ("calls beside a noisy project", &noisy.check),
             ("spike of calls", &self.calls.check),
             ("steady calls", &self.steady.check),
-            ("calls of schedules", &self.schedules.check),
             ("calls about a pause", &self.faults.check),
         ]
     }
@@ -225,7 +206,7 @@ impl Tasks {
 
     /// The rows of the table.
     pub(crate) fn rows(&self) -> Vec<(String, String)> {
-        let Self { single, batched, calls, steady, schedules, faults, company, memory, .. } = self;
+        let Self { single, batched, calls, steady, faults, company, memory, .. } = self;
         let Company { single: grpc, batched: grpc_batched, at_rate, many, noisy } = company;
         let mut rows = single.rows("single creates", "requests that look at nothing");
         rows.extend(batched.rows("batched creates", "raw writes"));
@@ -263,20 +244,6 @@ impl Tasks {
             row("calls go on after a pause, ms", format!("{:.0}", faults.went_on_after_ms)),
             row("processor time of a call in a spike, us", format!("{:.0}", calls.cpu_us)),
             row("processor time of a task at the rate, us", format!("{:.0}", steady.cpu_us)),
-        ]);
-        rows.extend([
-            row("schedules that are put", rate(schedules.put_per_second)),
-            row(
-                &format!(
-                    "{} schedules, each second for {} s: due to the call, p50 / p90 / p99 / max ms",
-                    schedules.schedules, schedules.seconds
-                ),
-                spread(schedules.call_ms),
-            ),
-            row(
-                "processor time of a time of a schedule, with its task and call, us",
-                format!("{:.0}", schedules.cpu_us),
-            ),
         ]);
         let [one, all] = many.creates_per_second;
         rows.push(row(
@@ -328,7 +295,7 @@ fn row(what: &str, cell: String) -> (String, String) {
     (format!("tasks: {what}"), cell)
 }
 
-fn rate(rate: f64) -> String {
+pub(super) fn rate(rate: f64) -> String {
     format!("{rate:.0}/s")
 }
 

@@ -228,13 +228,7 @@ fn a_deleted_project_is_not_called_by_hand() {
     let mut world = World::new(|_, _| (5, failed(500)));
     let id = world.create(1, 1_000, NONE_LEFT);
     world.after(5_000);
-    let deleted = br#"{"version":1,"revision":2,"deleted":true}"#;
-    let change = crate::task::registry::read("project/shop", Some(deleted)).expect("sound");
-    let mut registry = (*world.registry).clone();
-    registry.apply(change).expect("room");
-    world.registry = Arc::new(registry);
-    let registry = Arc::clone(&world.registry);
-    world.tell_lanes(Event::Registry(registry));
+    world.delete_project("shop");
     let retry = world.retry(&id);
     world.after(2_000);
     assert_eq!(outcome_of(&world, retry), Some(Outcome::Refused(Code::ProjectDeleted)));

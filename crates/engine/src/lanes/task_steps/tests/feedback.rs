@@ -52,7 +52,16 @@ fn called(world: &World, id: &TaskId) -> Handed {
     let traced = call.traced.expect("it has feedback");
     let cursor = traced.cursor.as_deref().map(str::to_owned);
     let attempt = call.attempt.to_string();
-    Handed { at: call.at, id: id.clone(), ticket: traced.ticket, attempt, cursor }
+    Handed {
+        at: call.at,
+        id: id.clone(),
+        ticket: traced.ticket,
+        attempt,
+        cursor,
+        shard: None,
+        nominal: None,
+        partition: None,
+    }
 }
 
 #[test]
@@ -409,6 +418,49 @@ fn a_report_that_is_not_to_be_tried_again_is_stale_once_its_deadline_is_over() {
     assert_eq!(reported(&world, failed), Reported::Retrying);
     world.after(70_000);
     assert_eq!(world.handed.len(), 2);
+}
+
+#[test]
+fn how_far_a_failure_behind_its_deadline_came_is_known_at_another_owner_too() {
+    let more = r#","feedback":{"deadline":"10s"},"retry":{"count":1,"interval":60}"#;
+    let (mut world, id, first) = handed(more);
+    world.report(&first, &beat("row:3", 1));
+    world.after(12_000);
+    let failed = TaskResult { cursor: Some("row:4".to_owned()), ..of(CallOutcome::Failed) };
+    let failed = world.report(&first, &failed);
+    world.after(1_000);
+    assert_eq!(reported(&world, failed), Reported::Retrying);
+    assert_eq!(progress(&world, &id).attempts, 1);
+    world.take_lanes_over();
+    world.after(70_000);
+    let second = &world.handed[1];
+    assert_eq!((second.attempt.as_str(), second.cursor.as_deref()), ("2", Some("row:4")));
+}
+
+#[test]
+fn a_turn_that_was_lost_says_who_had_it_and_how_far_it_was() {
+    for has_another_owner in [false, true] {
+        let more =
+            r#","feedback":{"deadline":"1m","heartbeat":"5s"},"retry":{"count":1,"interval":60}"#;
+        let (mut world, id, first) = handed(more);
+        let began = world.now;
+        let named = TaskResult { worker: Some("node-1".to_owned()), ..beat("row:3", 7) };
+        world.report(&first, &named);
+        world.after(3_000);
+        // One that does not say its name again, and not how far it is.
+        world.report(&first, &of(CallOutcome::Started));
+        world.after(1_000);
+        if has_another_owner {
+            world.take_lanes_over();
+        }
+        world.after(12_000);
+        let attempts = world.attempts(&id);
+        let [Attempt { result, .. }] = &attempts[..] else { panic!("{attempts:?}") };
+        assert_eq!(result.outcome, CallOutcome::Failed);
+        assert_eq!((result.worker.as_deref(), result.percent), (Some("node-1"), Some(7)));
+        assert!(result.started.is_some_and(|at| at >= began && at < began + Millis(1_000)));
+        assert!(result.error.as_deref().is_some_and(|error| error.starts_with("timeout: ")));
+    }
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Schedules: each nominal time is one task, through take-overs, changes and pauses.
 
+use std::collections::BTreeSet;
+
 use super::world::LANES;
 use super::*;
 use crate::schedule::Schedule;
 use crate::sealed::{Follows, Submission};
+use crate::setup::Limits;
 use crate::task::spec::Spec;
 
 /// A schedule that is written like that; its task is called at once.
@@ -50,6 +53,38 @@ impl World {
         let submission = self.submission_of(&id, spec);
         let record = sealed::change_schedule(&self.setup.key, self.now, follows, &submission);
         self.append_to_intake(&id, record)
+    }
+
+    /// Writes the creates of all times that have passed.
+    fn backfill(&mut self, id: &TaskId, spec: &Spec) {
+        for nominal in of(spec).timing().times(BEGAN, self.now, 1_000).times {
+            self.put_task_of(id, spec, nominal, None);
+        }
+    }
+
+    /// Writes the create of the task of a time. `after`: the time whose task is to have ended before.
+    fn put_task_of(
+        &mut self,
+        id: &TaskId,
+        spec: &Spec,
+        nominal: UnixMillis,
+        after: Option<UnixMillis>,
+    ) -> TaskId {
+        let task = id.occurrence(nominal);
+        let made = of(spec).occurrence(("shop", "g"), task, (nominal, self.now), after);
+        let made = made.expect("a task");
+        let submission = Submission {
+            id: &made.id,
+            spec: &made.spec,
+            due: made.due,
+            expires: made.expires,
+            key: made.key.as_deref(),
+            value: made.value.as_deref(),
+            headers: &made.headers,
+        };
+        let record = sealed::submit(&self.setup.key, self.now, &submission);
+        self.append_to_intake(&made.id, record);
+        made.id
     }
 
     fn version(&self, id: &TaskId) -> Version {
@@ -104,6 +139,40 @@ fn each_second_has_its_task_though_lanes_are_taken_over() {
     assert!(progress.turn >= 59 && progress.attempts >= 59, "{progress:?}");
     assert_eq!(world.figures().occurrences_skipped, 0);
     assert_eq!(world.state(&id), Some(TimerState::Delay));
+}
+
+/// What is asserted is minutes from the change of the clocks on.
+#[test]
+fn tasks_come_by_the_clock_of_the_zone_over_both_of_its_changes() {
+    // At 1 o'clock UTC the clocks of Berlin jump over half past two on 28 March 2027, and show it twice on 31 October.
+    let spring = (UnixMillis(1_806_195_600_000), 0, 1_410);
+    let autumn = (UnixMillis(1_824_944_400_000), -30, 1_470);
+    for (change, this_night, next_night) in [spring, autumn] {
+        let mut world = World::new(|_, _| (5, finished()));
+        world.now = change - Millis(3 * 3_600_000);
+        let minutes = |at: UnixMillis| (at.0 as i64 - change.0 as i64) / 60_000;
+        let zoned = |name: &str, cron: &str| {
+            schedule(name, &format!(r#""cron":"{cron}","zone":"Europe/Berlin""#))
+        };
+        let night = world.put(&zoned("night", "30 2 * * *"));
+        let hour = world.put(&zoned("hour", "30 * * * *"));
+        for _ in 0..3 {
+            world.after(2 * 3_600_000);
+            world.take_lanes_over();
+        }
+        let called = |id: &TaskId| -> Vec<i64> {
+            let called = world.called(id).into_iter();
+            called.map(|at| minutes(BEGAN + Millis(at * 1_000))).collect()
+        };
+        assert_eq!(called(&night), [this_night]);
+        let progress = world.timer(&night).and_then(|timer| timer.task).expect("its progress");
+        assert_eq!(minutes(progress.next_at), next_night);
+        assert_eq!(called(&hour), (-150..=150).step_by(60).collect::<Vec<_>>());
+        for call in &world.calls {
+            let nominal = call.id.rsplit_once('@').expect("its time").1.parse::<u64>().expect("ms");
+            assert!((nominal..nominal + 300).contains(&call.at.0), "{call:?}");
+        }
+    }
 }
 
 #[test]
@@ -196,6 +265,126 @@ fn with_queue_one_the_next_one_waits_and_further_ones_have_no_task() {
     assert_eq!(world.called(&id), [1, 10, 21]);
     for pair in world.calls.windows(2) {
         assert!(pair[1].at >= pair[0].at + Millis(10_500), "{pair:?}");
+    }
+}
+
+/// A schedule whose tasks are runs, which nobody executes.
+fn runs(name: &str, more: &str) -> Spec {
+    let json = format!(
+        r#"{{"type":"schedule","project":"shop","group":"g","name":"{name}",{more},
+            "task":{{"type":"run","shards":3,"deadline":"5s","task":
+                {{"type":"kafka","topic":"orders.out","value":"work","feedback":{{"deadline":"10m"}}}}}}}}"#
+    );
+    Spec::parse(json.as_bytes()).unwrap_or_else(|wrongs| panic!("{json}: {wrongs:?}"))
+}
+
+/// The deadline of a run is over in the moment in which what waits for that is due. The transaction that has no room for more is the last
+/// one that lands.
+#[test]
+fn a_run_has_no_shards_before_the_end_of_the_one_before_it_is_written() {
+    for fails_in in 0..4 {
+        let limits = Limits { batch_records_max: 4, ..Limits::default() };
+        let mut world = World::within(limits, |_, _| (5, finished()));
+        let spec = runs("nightly", r#""every":"1h","overlap":"queue_one""#);
+        let (id, at) = (id_of("nightly"), BEGAN + Millis(1_000));
+        let first = world.put_task_of(&id, &spec, at, None);
+        world.after(2_000);
+        let until = world.shards(&first).expect("it has shards").until();
+        let second = world.put_task_of(&id, &spec, until, Some(at));
+        world.after((until - world.now).0 - 1);
+        world.fails_in = Some(fails_in);
+        world.step_lanes();
+        assert_eq!(world.now, until);
+        let has_ended = world.state(&first) == Some(TimerState::Expired);
+        assert!(has_ended || world.shards(&second).is_none(), "{fails_in}");
+        world.after(20_000);
+        assert_eq!(world.state(&first), Some(TimerState::Expired));
+        assert_eq!(world.state(&second), Some(TimerState::Expired), "{fails_in}");
+    }
+}
+
+/// The same of the create of the next one, once nobody was there when the deadline passed.
+#[test]
+fn a_time_has_no_task_before_the_end_of_the_one_before_it_is_written() {
+    for fails_in in 0..4 {
+        let limits = Limits { batch_records_max: 4, ..Limits::default() };
+        let mut world = World::within(limits, |_, _| (5, finished()));
+        let id = world.put(&runs("nightly", r#""every":"10s","overlap":"skip""#));
+        world.after(12_000);
+        let [first, second] = [10_000, 20_000].map(|at| id.occurrence(BEGAN + Millis(at)));
+        assert!(world.shards(&first).is_some());
+        world.now = BEGAN + Millis(20_999);
+        world.fails_in = Some(fails_in);
+        for _ in 0..4 {
+            world.step_lanes();
+            let has_ended = world.state(&first) == Some(TimerState::Expired);
+            assert!(has_ended || world.submitted(&second) == 0, "{fails_in}");
+        }
+        world.after(2_000);
+        assert_eq!(world.state(&first), Some(TimerState::Expired));
+        assert_eq!(world.submitted(&second), 1, "{fails_in}");
+    }
+}
+
+#[test]
+fn a_time_does_not_wait_for_dead_letters() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let id = world.put(&schedule("report", r#""every":"10s","overlap":"skip""#));
+    world.after(9_999);
+    let headers = [(&b"x-delay"[..], Some(&b"soon"[..]))];
+    world.append_to_intake(&id, Record::new(None, Some(b"{}"), headers.into_iter()));
+    // Both are decided in one step.
+    world.step_lanes();
+    world.after(1_000);
+    assert_eq!(world.submitted(&id.occurrence(BEGAN + Millis(10_000))), 1);
+}
+
+/// The create of a task stands behind the open transaction of an instance that stands still. Meanwhile its lane is taken over, and waits
+/// for that no longer.
+#[test]
+fn a_task_waits_for_the_one_before_it_though_the_create_of_that_was_hidden() {
+    for overlap in ["skip", "queue_one"] {
+        let mut world = World::new(|_, _| (15_000, finished()));
+        let more = format!(r#""every":"10s","overlap":"{overlap}""#);
+        let id = world.put(&schedule("report", &more));
+        world.after(9_999);
+        world.intake_hangs = true;
+        world.after(101);
+        let [first, second] = [10_000, 20_000].map(|at| id.occurrence(BEGAN + Millis(at)));
+        assert_eq!(world.submitted(&first), 1);
+        world.take_lanes_over();
+        world.after(10_000);
+        world.give_up_hidden();
+        world.after(100);
+        assert_eq!((world.submitted(&second), world.calls.len()), (1, 0), "{overlap}");
+        world.intake_hangs = false;
+        world.after(60_000);
+        assert_eq!(world.called(&id)[..2], [10, 20], "{overlap}");
+        for pair in world.calls.windows(2) {
+            assert!(pair[1].at >= pair[0].at + Millis(15_000), "{overlap}: {pair:?}");
+        }
+    }
+}
+
+/// The create of the last task is written once more, and the index is asked what became of that task in the moment in which the next
+/// time comes.
+#[test]
+fn a_task_that_has_ended_is_in_nobodys_way_while_the_index_is_asked_for_it() {
+    for overlap in ["skip", "queue_one"] {
+        let mut world = World::new(|_, _| (5, finished()));
+        let spec = schedule("report", &format!(r#""every":"10s","overlap":"{overlap}""#));
+        let id = world.put(&spec);
+        world.after(19_998);
+        assert_eq!(world.called(&id), [10]);
+        world.now = world.now + Millis(1);
+        world.backfill(&id, &spec);
+        world.step_lanes();
+        assert_eq!(world.now, BEGAN + Millis(20_000));
+        world.after(5_000);
+        let mut called = world.called(&id);
+        called.sort_unstable();
+        assert_eq!(called, [0, 10, 20], "{overlap}");
+        assert_eq!(world.figures().occurrences_skipped, 0, "{overlap}");
     }
 }
 
@@ -301,6 +490,70 @@ fn a_schedule_ends_with_its_last_time() {
 }
 
 #[test]
+fn a_schedule_has_no_task_at_its_end_or_after_it() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let until = |end: u64| schedule("tick", &format!(r#""every":"2s","end":{}"#, BEGAN.0 + end));
+    let id = world.put(&until(60_000));
+    world.after(5_000);
+    // One that was changed ends as the change says.
+    world.change(&until(10_000), world.version(&id));
+    world.after(1_500);
+    world.take_lanes_over();
+    world.after(30_000);
+    assert_eq!(world.called(&id), [2, 4, 6, 8]);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    assert_eq!(world.credits(), (0, 0));
+}
+
+#[test]
+fn with_jitter_each_task_comes_later_than_its_time_and_its_schedule_does_not() {
+    let mut world = World::new(|_, _| (5, finished()));
+    world.put(&schedule("spread", r#""every":"10s","jitter":"25s""#));
+    for _ in 0..20 {
+        // The tasks of several times wait.
+        world.after(30_000);
+        world.take_lanes_over();
+    }
+    world.after(25_000);
+    let (mut called, mut delays) = (BTreeSet::new(), BTreeSet::new());
+    for call in &world.calls {
+        let task = TaskId::parse(&call.id).expect("an id");
+        let nominal = call.id.rsplit_once('@').expect("its time").1.parse::<u64>().expect("ms");
+        let delay = task.offset_in(Millis(25_000)).0;
+        let due = nominal + delay;
+        assert!((due..due + 300).contains(&call.at.0), "{call:?}: it is due at {due}");
+        called.insert((nominal - BEGAN.0) / 1_000);
+        delays.insert(delay / 5_000);
+    }
+    assert!(called.iter().copied().eq((10..=called.len() as u64 * 10).step_by(10)), "{called:?}");
+    assert!(called.len() >= 60, "{called:?}");
+    assert_eq!(delays, BTreeSet::from([0, 1, 2, 3, 4]), "they are spread over all of it");
+}
+
+#[test]
+fn a_count_holds_through_changes_and_pauses_and_a_preview_says_so() {
+    let mut world = World::new(|_, _| (5, finished()));
+    let more = format!(r#""cron":"*/10 * * * * *","start":{},"count":6"#, BEGAN.0 + 5_000);
+    let kept = |world: &World, id: &TaskId| {
+        let definition = world.definition(id).expect("it has one");
+        Spec::parse(definition.as_bytes()).expect("sound")
+    };
+    let id = world.put(&schedule("six", &more));
+    world.after(25_000);
+    world.change(&schedule("six", &format!(r#"{more},"overlap":"skip""#)), world.version(&id));
+    world.after(10_000);
+    world.change(&kept(&world, &id).with_paused(true), world.version(&id));
+    world.after(10_000);
+    world.change(&kept(&world, &id).with_paused(false), world.version(&id));
+    world.after(60_000);
+    assert_eq!(world.called(&id), [10, 20, 30, 50, 60]);
+    assert_eq!(world.state(&id), Some(TimerState::Delivered));
+    let listed = of(&kept(&world, &id)).timing().times(BEGAN, UnixMillis(u64::MAX), 10);
+    let listed: Vec<u64> = listed.times.iter().map(|at| (*at - BEGAN).0 / 1_000).collect();
+    assert_eq!(listed, [10, 20, 30, 40, 50, 60]);
+}
+
+#[test]
 fn a_backfill_runs_nothing_that_ran() {
     let mut world = World::new(|_, _| (5, finished()));
     let spec = schedule("report", r#""every":"10s""#);
@@ -308,27 +561,7 @@ fn a_backfill_runs_nothing_that_ran() {
     world.after(25_000);
     assert_eq!(world.called(&id), [10, 20]);
     for _ in 0..2 {
-        let times = of(&spec).timing().times(BEGAN, world.now, 1_000).times;
-        for nominal in times {
-            let made = of(&spec).occurrence(
-                ("shop", "g"),
-                id.occurrence(nominal),
-                (nominal, world.now),
-                None,
-            );
-            let made = made.expect("a task");
-            let submission = Submission {
-                id: &made.id,
-                spec: &made.spec,
-                due: made.due,
-                expires: made.expires,
-                key: made.key.as_deref(),
-                value: made.value.as_deref(),
-                headers: &made.headers,
-            };
-            let record = sealed::submit(&world.setup.key, world.now, &submission);
-            world.append_to_intake(&made.id, record);
-        }
+        world.backfill(&id, &spec);
         world.after(1_000);
     }
     assert_eq!(world.called(&id), [10, 20, 0]);
@@ -348,10 +581,25 @@ fn a_topic_is_checked_when_its_task_is_created_and_the_schedule_goes_on() {
     world.after(11_000);
     let values: Vec<_> = world.delivered.iter().map(|(_, value)| value.clone()).collect();
     assert_eq!(values, vec![Some(b"v".to_vec()); 2]);
+    // Nobody reports on them, and they say for which time they are all the same.
+    assert_eq!(world.nominals, [5_000, 10_000].map(|at| Some(BEGAN + Millis(at))));
     world.change(&spec("forbidden"), world.version(&id));
     world.after(10_000);
     assert_eq!((world.delivered.len(), world.dead.len()), (2, 2), "{:?}", world.dead);
     assert_eq!(world.state(&id), Some(TimerState::Delay));
+    // A timer has the id that its producer likes, and is of no time.
+    let task = id.occurrence(BEGAN + Millis(5_000));
+    let headers =
+        [(header::DELAY, "1s"), (header::TARGET, "orders.out"), (header::ID, task.as_str())];
+    let headers = headers.map(|(name, value)| (name.as_bytes(), Some(value.as_bytes())));
+    let timer = Record::new(None, Some(b"timer"), headers.into_iter());
+    world.append_to_intake(&task, timer);
+    world.after(3_000);
+    assert_eq!(
+        world.delivered.last().map(|(_, value)| value.as_deref()),
+        Some(Some(&b"timer"[..]))
+    );
+    assert_eq!((world.nominals.len(), world.nominals.last()), (3, Some(&None)));
 }
 
 /// A lane that stood still learns first what was said before the last of the times that have passed.

@@ -18,11 +18,14 @@ use crate::setup::{Intake, Limits, Setup, Topics};
 use crate::state::{State, StateKey, intake_tag};
 use crate::task::follow_up::FollowUp;
 use crate::task::id::TaskId;
-use crate::task::registry::Registry;
+use crate::task::registry::{self, Registry};
 use crate::task::result::{Outcome, TaskResult};
 use crate::task::spec::Spec;
-use crate::timers::progress::definition_key;
-use crate::timers::{Attempt, CancelMark, Change, Forgettable, Live, Timer, TimerId, TimerState};
+use crate::timers::progress::{definition_key, shards_key};
+use crate::timers::{
+    Attempt, CancelMark, Change, Forgettable, Live, RunStatus, Timer, TimerId, TimerState, Version,
+    Written,
+};
 use crate::work::{
     CallEnd, CallId, Entry, Now, Position, Taken, Task, WorkAction, WorkEngine, WorkEvent,
     WorkLimits,
@@ -56,21 +59,35 @@ pub(super) struct Handed {
     pub(super) ticket: String,
     pub(super) attempt: String,
     pub(super) cursor: Option<String>,
+    /// Which shard of a run it is.
+    pub(super) shard: Option<String>,
+    /// For which nominal time it is.
+    pub(super) nominal: Option<UnixMillis>,
+    /// Where it stands in its topic.
+    pub(super) partition: Option<i32>,
 }
 
 impl Handed {
-    fn of(at: UnixMillis, record: &Record) -> Option<Self> {
-        let of = |wanted: &str| {
-            let mut headers = record.headers();
-            let (_, value) = headers.find(|(name, _)| *name == wanted.as_bytes())?;
-            Some(String::from_utf8(value?.to_vec()).expect("text"))
-        };
+    fn of(at: UnixMillis, record: &Record, partition: Option<i32>) -> Option<Self> {
+        let of = |wanted: &str| told(record, wanted);
         let ticket = of(header::TICKET)?;
         let id = TaskId::parse(&of(header::ID)?).expect("an id");
         assert_eq!(of(header::STATE), None, "no state leaves");
         let attempt = of(header::ATTEMPT).expect("its attempt");
-        Some(Self { at, id, ticket, attempt, cursor: of(header::CURSOR) })
+        let (cursor, shard) = (of(header::CURSOR), of(header::SHARD));
+        let nominal = nominal(record);
+        Some(Self { at, id, ticket, attempt, cursor, shard, nominal, partition })
     }
+}
+
+/// What a header of a record says.
+fn told(record: &Record, wanted: &str) -> Option<String> {
+    let (_, value) = record.headers().find(|(name, _)| *name == wanted.as_bytes())?;
+    Some(String::from_utf8(value?.to_vec()).expect("text"))
+}
+
+fn nominal(record: &Record) -> Option<UnixMillis> {
+    told(record, header::NOMINAL).map(|at| UnixMillis(at.parse().expect("ms")))
 }
 
 struct Open {
@@ -94,6 +111,8 @@ pub(super) struct World {
     pub(super) dead: Vec<(String, header::Code, Option<Vec<u8>>)>,
     letters: Vec<Record>,
     pub(super) delivered: Vec<(UnixMillis, Option<Vec<u8>>)>,
+    /// For which nominal times that was.
+    pub(super) nominals: Vec<Option<UnixMillis>>,
     /// What executors were handed.
     pub(super) handed: Vec<Handed>,
     pub(super) answers: Vec<Answer>,
@@ -101,6 +120,8 @@ pub(super) struct World {
     lanes: LaneEngine,
     reading: BTreeMap<Source, (usize, bool)>,
     recalls: VecDeque<(Lane, Vec<TimerId>)>,
+    /// Where partitions ended when that was asked, and are not read up to yet.
+    ends: Vec<(Source, usize, UnixMillis)>,
     /// Topics that are there.
     pub(super) targets: BTreeSet<String>,
     /// `Some`: what is asked about topics is answered later.
@@ -115,10 +136,16 @@ pub(super) struct World {
     /// Records that are in a transaction that lands only if this many more have landed. For kills between two steps.
     pub(super) fails_in: Option<usize>,
     pub(super) hops: usize,
+    /// How many shards each run had, in each transaction that says so.
+    pub(super) created: Vec<u32>,
+    /// How each version of a run has ended, in each transaction that says so.
+    pub(super) ends_of_runs: Vec<(TimerId, Version, RunStatus)>,
     /// How many records were appended, by anybody, to which kind of topic.
     pub(super) appends: BTreeMap<&'static str, usize>,
     /// Brokers hand out nothing of the intake.
     pub(super) intake_hangs: bool,
+    /// They do so once a transaction of the lanes is lost.
+    pub(super) intake_hangs_with_loss: bool,
     /// The lanes seal dispatches as they did before these said where and when they were written.
     pub(super) dispatches_as_before: bool,
     /// Whether Kafka refuses a result, and how often it did.
@@ -179,11 +206,13 @@ impl World {
             dead: Vec::new(),
             letters: Vec::new(),
             delivered: Vec::new(),
+            nominals: Vec::new(),
             handed: Vec::new(),
             answers: Vec::new(),
             lanes: LaneEngine::new(Arc::clone(&setup)),
             reading: BTreeMap::new(),
             recalls: VecDeque::new(),
+            ends: Vec::new(),
             targets: BTreeSet::from(["orders.out".to_owned()]),
             asked: None,
             work: None,
@@ -194,8 +223,11 @@ impl World {
             calls: Vec::new(),
             fails_in: None,
             hops: 0,
+            created: Vec::new(),
+            ends_of_runs: Vec::new(),
             appends: BTreeMap::new(),
             intake_hangs: false,
+            intake_hangs_with_loss: false,
             dispatches_as_before: false,
             refuses: |_| false,
             refused: 0,
@@ -310,7 +342,16 @@ impl World {
     }
 
     pub(super) fn set_registry(&mut self, key: &str, json: &str) {
-        let change = crate::task::registry::read_request(key, json.as_bytes()).expect("sound");
+        self.change_registry(registry::read_request(key, json.as_bytes()).expect("sound"));
+    }
+
+    pub(super) fn delete_project(&mut self, name: &str) {
+        let deleted = br#"{"version":1,"revision":2,"deleted":true}"#;
+        let change = registry::read(&format!("project/{name}"), Some(deleted));
+        self.change_registry(change.expect("sound"));
+    }
+
+    fn change_registry(&mut self, change: registry::Change) {
         let mut registry = (*self.registry).clone();
         registry.apply(change).expect("room");
         self.registry = Arc::new(registry);
@@ -362,10 +403,15 @@ impl World {
     }
 
     pub(super) fn has_definition(&self, id: &TaskId) -> bool {
+        self.definition(id).is_some()
+    }
+
+    pub(super) fn definition(&self, id: &TaskId) -> Option<&str> {
         let name = TimerId::task(id);
-        self.timers
-            .values()
-            .any(|change| matches!(change, Change::Definition(of, _) if *of == name))
+        self.timers.values().find_map(|change| match change {
+            Change::Definition(of, definition) if *of == name => Some(&**definition),
+            _ => None,
+        })
     }
 
     /// How often a task was submitted.
@@ -410,6 +456,7 @@ impl World {
     pub(super) fn take_lanes_over(&mut self) {
         self.lanes = LaneEngine::new(Arc::clone(&self.setup));
         self.recalls.clear();
+        self.ends.clear();
         self.tell_lanes(Event::Registry(Arc::clone(&self.registry)));
         let topics = self.setup.topics.names().len() as u16;
         let mut starts = Vec::new();
@@ -440,13 +487,17 @@ impl World {
                 if let Some(Change::Definition(_, definition)) = self.timers.get(&key) {
                     live.follow_up = FollowUp::of_awaited(definition).map(Arc::new);
                 }
+                live.run = match self.timers.get(&(lane.0, shards_key(live.timer_id).to_vec())) {
+                    Some(Change::Shards(_, run)) => Some(run.clone()),
+                    _ => None,
+                };
                 let attempts = self.timers.values().filter_map(|change| match change {
                     Change::Attempt(attempt) if attempt.timer_id == live.timer_id => {
                         attempt.cursor()
                     }
                     _ => None,
                 });
-                live.cursor = attempts.max_by_key(|of| of.number).map(|of| of.text);
+                live.cursor = attempts.max_by_key(|of| of.number);
             }
             self.tell_lanes(Event::TimersLoaded { lane, live, cancel_marks, last: true });
         }
@@ -531,6 +582,20 @@ impl World {
         }
     }
 
+    /// Puts another record where the create of a task stands, before anybody has read it: as if the lane had written that.
+    pub(super) fn change_create(&mut self, id: &TaskId, change: impl FnOnce(&Record) -> Record) {
+        let log = self.logs.get_mut(&Source { topic: TopicId(0), lane: id.lane_of(LANES) });
+        let is_of = |record: &Record| {
+            let mut headers = record.headers();
+            headers.any(|(name, of)| {
+                name == header::ID.as_bytes() && of == Some(id.as_str().as_bytes())
+            })
+        };
+        let mut creates = log.expect("its lane").iter_mut().filter(|(_, record)| is_of(record));
+        let (_, record) = creates.next().expect("it was written");
+        *record = change(record);
+    }
+
     /// Puts another body into what stands last in each partition of `<ns>.tasks`. No broker lets anybody do so; a broken disk may.
     pub(super) fn alter_dispatched(&mut self) {
         for (_, record) in self.tasks.iter_mut().filter_map(|log| log.last_mut()) {
@@ -603,8 +668,9 @@ impl World {
             Action::ListEndOffsets(sources) => {
                 for source in sources {
                     let end = self.logs.get(&source).map_or(0, Vec::len);
-                    if self.reading[&source].0 >= end {
-                        self.tell_lanes(Event::ReadUpTo { source, at: self.now });
+                    match self.reading[&source].0 >= end {
+                        true => self.tell_lanes(Event::ReadUpTo { source, at: self.now }),
+                        false => self.ends.push((source, end, self.now)),
                     }
                 }
             }
@@ -629,8 +695,8 @@ impl World {
                     _ => None,
                 });
                 let ended: Vec<Timer> = ended.collect();
-                let attempts = |timer: &Timer| Some((timer.timer_id, timer.task?.attempts));
-                let tasks = ended.iter().filter_map(attempts).collect();
+                let written = |timer: &Timer| Some((timer.timer_id, Written::of(timer)?));
+                let tasks = ended.iter().filter_map(written).collect();
                 let timers = ended.iter().map(|timer| timer.timer_id).collect();
                 self.tell_lanes(Event::Expired { lane, timers, tasks });
             }
@@ -667,6 +733,7 @@ impl World {
 
     fn land(&mut self, batch: Batch) {
         if self.is_lost() {
+            self.intake_hangs |= self.intake_hangs_with_loss;
             return self.take_lanes_over();
         }
         let Batch { id, sends, commits, answers } = batch;
@@ -677,7 +744,7 @@ impl World {
             let record = Record::new(send.body().key(), send.body().value(), headers);
             match send.to {
                 // That counts where it is appended.
-                Destination::Lane(_) => {}
+                Destination::Lane(_) | Destination::Submitted | Destination::Results => {}
                 Destination::Tasks => self.count("tasks"),
                 Destination::Target(_) => self.count("target"),
                 Destination::Dead => self.count("dead"),
@@ -688,6 +755,9 @@ impl World {
                     self.hops += 1;
                     let lane = Lane(send.partition.expect("a lane") as u16);
                     self.append(Source { topic: *topic, lane }, record);
+                }
+                (Destination::Results, HeaderRewrite::Whole) => {
+                    self.append_result(Lane(send.partition.expect("a lane") as u16), record);
                 }
                 (Destination::Submitted, HeaderRewrite::Whole) => {
                     let lane = Lane(send.partition.expect("a lane") as u16);
@@ -700,13 +770,16 @@ impl World {
                     self.tasks[partition].push((self.now, record));
                 }
                 (Destination::Target(_), _) => {
-                    match Handed::of(self.now, &record) {
+                    match Handed::of(self.now, &record, send.partition) {
                         Some(handed) => self.handed.push(handed),
                         None => {
-                            let mut names = record.headers().map(|(name, _)| name);
+                            let names = record.headers().map(|(name, _)| name);
+                            let mut names =
+                                names.filter(|name| *name != header::NOMINAL.as_bytes());
                             assert!(names.all(|name| !header::is_control(name)), "ours");
                         }
                     }
+                    self.nominals.push(nominal(&record));
                     self.delivered.push((self.now, record.value().map(Vec::from)));
                 }
                 (Destination::Dead, HeaderRewrite::Dead(letter)) => {
@@ -717,6 +790,13 @@ impl World {
                 (Destination::Timers, HeaderRewrite::Timer(said)) => {
                     let (key, value) = (said.record.key(), said.record.value());
                     let change = Change::decode(key, value).expect("ours");
+                    if let Change::Shards(_, run) = &change {
+                        self.created.push(run.created());
+                    }
+                    if let Some(end) = RunStatus::end_in(&said.record) {
+                        let Change::Timer(timer) = &change else { panic!("{change:?}") };
+                        self.ends_of_runs.push((timer.timer_id, timer.version, end));
+                    }
                     let lane = send.partition.expect("a lane") as u16;
                     let key = (lane, key.expect("a key").to_vec());
                     match value {
@@ -817,6 +897,29 @@ impl World {
     }
 
     fn read(&mut self) -> bool {
+        let mut told = self.read_on();
+        let is_past =
+            |(source, end, _): &(Source, usize, UnixMillis)| self.reading[source].0 >= *end;
+        let (past, ahead) = self.ends.iter().copied().partition(is_past);
+        self.ends = ahead;
+        let past: Vec<(Source, usize, UnixMillis)> = past;
+        for (source, _, at) in past {
+            self.tell_lanes(Event::ReadUpTo { source, at });
+            told = true;
+        }
+        told
+    }
+
+    /// The lanes wait no longer for what the intake hides.
+    pub(super) fn give_up_hidden(&mut self) {
+        self.ends.retain(|(source, ..)| source.topic != TopicId(0));
+        for lane in (0..LANES).map(Lane) {
+            let source = Source { topic: TopicId(0), lane };
+            self.tell_lanes(Event::ReadUpTo { source, at: self.now });
+        }
+    }
+
+    fn read_on(&mut self) -> bool {
         let mut told = false;
         let sources: Vec<Source> = self.reading.keys().copied().collect();
         for source in sources {
@@ -892,6 +995,14 @@ impl World {
     fn sizes(&self) -> (usize, usize, usize) {
         let logs = self.logs.values().map(Vec::len).sum();
         (logs, self.tasks.iter().map(Vec::len).sum(), self.calls.len())
+    }
+
+    /// Lets the lanes read all that there is, and act once at the next millisecond. What they write is not read yet.
+    pub(super) fn step_lanes(&mut self) {
+        self.now = self.now + Millis(1);
+        self.read();
+        self.tell_lanes(Event::Tick);
+        self.answer_recalls();
     }
 
     /// Lets time pass.

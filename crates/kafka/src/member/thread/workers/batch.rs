@@ -23,6 +23,12 @@ pub(super) struct Flying {
 }
 
 impl Flying {
+    /// How many calls have ended by it.
+    pub(super) fn ended(&self) -> usize {
+        let is_end = |outcome| !matches!(outcome, Outcome::Started | Outcome::Deferred);
+        self.results.iter().filter(|(outcome, _)| is_end(*outcome)).count()
+    }
+
     /// It is committed.
     pub(super) fn tell(self, figures: &WorkerFigures) {
         figures.batch();
