@@ -197,7 +197,8 @@ def carry_out(turn):
     except Over as over:
         print(f"{turn.shard} turn {turn.number} does not begin: {over}", file=sys.stderr, flush=True)
         return
-    turn.say("begin", f"from {turn.cursor or '-'}", at)
+    nominal = f" nominal {turn.nominal}" if turn.nominal else ""
+    turn.say("begin", f"from {turn.cursor or '-'}{nominal}", at)
     threading.Thread(target=turn.beat, daemon=True).start()
     outcome, error = "finished", None
     try:

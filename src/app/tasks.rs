@@ -21,7 +21,7 @@ use crate::api::tasks::model::{
 };
 use crate::api::tasks::{Desk, Failure, Page, Tasks};
 use crate::api::timers::Peers;
-use crate::api::timers::model::{Soon, Timers as _, TimersError};
+use crate::api::timers::model::{NOT_READY, Soon, Timers as _, TimersError};
 use crate::api::timers::tasks::{TaskOwners, page_token, place_of};
 use crate::config::Config;
 use crate::engine::allow::Allow;
@@ -288,9 +288,7 @@ impl Projects for TasksOfInstance {
         Box::pin(async move {
             let away = |detail: String| PutError::Unavailable(detail);
             let members = self.timers.members();
-            let members = members.ok_or_else(|| {
-                away("this instance is not ready: it is starting, or it has lost Kafka".into())
-            })?;
+            let members = members.ok_or_else(|| away(NOT_READY.to_owned()))?;
             let registrar = members.registrar().clone();
             let putting = spawn_blocking(move || registrar.put(change, revision)).await;
             match putting {

@@ -65,7 +65,7 @@ impl TimersOfInstance {
 
     /// The name of this instance, and what the members have announced.
     pub(super) fn listed(&self) -> Result<(&str, Vec<Member>), TimersError> {
-        let running = self.running.get().ok_or_else(starting)?;
+        let running = self.running.get().ok_or_else(TimersError::not_ready)?;
         // Before, some of them are not known.
         if !running.members.registry().is_known() {
             let detail = "this instance has not read <ns>.meta yet".to_owned();
@@ -76,14 +76,8 @@ impl TimersOfInstance {
 
     pub(super) fn service(&self) -> Result<&Arc<Service>, TimersError> {
         let running = self.running.get();
-        running.map(|running| &running.service).ok_or_else(starting)
+        running.map(|running| &running.service).ok_or_else(TimersError::not_ready)
     }
-}
-
-fn starting() -> TimersError {
-    TimersError::Moving(
-        "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-    )
 }
 
 impl Timers for TimersOfInstance {

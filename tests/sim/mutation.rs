@@ -181,6 +181,8 @@ pub enum Mutation {
     OpensMore,
     /// A heartbeat of an executor counts for no time.
     ForgetsHeartbeats,
+    /// A heartbeat of an executor counts for a third of its time.
+    CutsHeartbeats,
     /// Lanes do not read what executors report.
     ForgetsSuccesses,
     /// A worker takes a task for finished that its executor has only accepted.
@@ -316,6 +318,7 @@ impl Mutation {
             Self::BurnsPutOffs,
             Self::OpensMore,
             Self::ForgetsHeartbeats,
+            Self::CutsHeartbeats,
             Self::ForgetsSuccesses,
             Self::FinishesAccepted,
             Self::ForgetsFollowUps,

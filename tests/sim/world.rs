@@ -76,6 +76,7 @@ pub const PROMISES: &[&str] = &[
     "expired",
     "credits",
     "feedback",
+    "one executor",
     "follow-ups",
     "cursors",
     "one occurrence",

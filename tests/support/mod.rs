@@ -17,6 +17,7 @@ pub mod hostile;
 mod lanes;
 mod load;
 mod nodes;
+pub mod on_terminal;
 pub mod preload;
 mod process;
 mod producer;

@@ -7,8 +7,9 @@ shows then, and looks whether that matches. So it shares no idea with the engine
 * Any other one matches what the clock shows for the first time since it was last set, or what it has just jumped over.
 * A day matches if either of its fields has it; if one of them has a `*`, both must.
 
-Reads spans as JSON from stdin, one a line: {"zone", "from", "until", "step", "patterns"}, times in seconds since the epoch.
-Writes for each a line with the times of each pattern, as steps behind `from`.
+Reads spans as JSON from stdin, one a line: {"zone", "from", "until", "step", "patterns", "refused"}, times in seconds since the epoch.
+Writes for each a line: {"times", "days"}. The first has the times of each pattern, as steps behind `from`. The second has a day of each
+of the others, or null: none of them has one.
 
 Zones come from PYTHONTZPATH, where schedules.rs puts the database of the engine: so both have one version of it.
 """
@@ -152,11 +153,21 @@ def times(pattern, days, others):
     return sorted(found)
 
 
+def some_day(pattern):
+    """A day that a pattern has. In 28 years of one century each date falls on each weekday, 29 February, too."""
+    first = date(2000, 1, 1)
+    days = (first + timedelta(days) for days in range(28 * 365 + 7))
+    return next((str(day) for day in days if pattern.has_day(day)), None)
+
+
 def main():
     for line in sys.stdin:
         span = json.loads(line)
         shown = walk(zoneinfo.ZoneInfo(span["zone"]), span["from"], span["until"], span["step"])
-        found = [times(Pattern(text), *shown) for text in span["patterns"]]
+        found = {
+            "times": [times(Pattern(text), *shown) for text in span["patterns"]],
+            "days": [some_day(Pattern(text)) for text in span["refused"]],
+        }
         print(json.dumps(found, separators=(",", ":")))
 
 

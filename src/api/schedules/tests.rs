@@ -396,11 +396,15 @@ async fn who_may_not_know_of_a_project_finds_no_schedule_of_it() {
     let home = "/v1/schedules/schedule.home.nightly";
     for (method, path) in [
         ("GET", home.to_owned()),
+        ("DELETE", home.to_owned()),
+        ("POST", format!("{home}:pause")),
+        ("POST", format!("{home}:resume")),
         ("POST", format!("{home}:trigger")),
+        ("POST", format!("{home}:backfill")),
         ("GET", format!("{home}/preview")),
     ] {
         let told = of("writer", method, path.clone(), Value::Null).await;
-        assert_eq!((told.status, told.code()), (404, "unknown_schedule"), "{path}");
+        assert_eq!((told.status, told.code()), (404, "unknown_schedule"), "{method} {path}");
     }
     let told = of("writer", "PUT", home.into(), nightly(&json!({"project": "home"}))).await;
     assert_eq!((told.status, told.code()), (404, "unknown_schedule"));

@@ -456,10 +456,7 @@ fn checked(
     let now = time(came)?;
     let lanes = tasks.desk.lanes();
     if lanes == 0 {
-        return Err(Failure::Moving(
-            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-        )
-        .into());
+        return Err(Failure::not_ready().into());
     }
     let registry = tasks.projects.registry()?;
     is_there(&registry, project)?;

@@ -37,7 +37,8 @@ use super::problem::Problem;
 use super::projects::Projects;
 use super::schedules::Schedules;
 use super::serve::Front;
-use super::timers::{model::Soon, no_such_method};
+use super::timers::model::{NOT_READY, Soon};
+use super::timers::no_such_method;
 use crate::engine::allow::Allow;
 use crate::engine::task::id::TaskId;
 use crate::engine::task::registry::Project;
@@ -158,6 +159,13 @@ pub enum Failure {
     TooLarge(String),
     /// The token of a page is none, was altered, or was given for another filter.
     BadPage(String),
+}
+
+impl Failure {
+    /// The instance is starting, or has lost Kafka; soon it is ready.
+    pub(super) fn not_ready() -> Self {
+        Self::Moving(NOT_READY.to_owned())
+    }
 }
 
 impl From<Failure> for Problem {
@@ -383,12 +391,7 @@ fn is_nothing(method: &Method, path: &str) -> bool {
 
 /// The brokers' time when a request came.
 pub(super) fn time(came: Came) -> Result<UnixMillis, Problem> {
-    let starting = || {
-        Failure::Moving(
-            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-        )
-    };
-    Ok(came.time.map(UnixMillis).ok_or_else(starting)?)
+    Ok(came.time.map(UnixMillis).ok_or_else(Failure::not_ready)?)
 }
 
 /// Waits for the instance, but not for ever.

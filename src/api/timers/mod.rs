@@ -202,10 +202,7 @@ async fn peer(
 /// Refuses what needs tracked timers if there are none.
 fn tracked(timers: &dyn Timers) -> Result<(), Problem> {
     if timers.lanes() == 0 {
-        return Err(TimersError::Moving(
-            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-        )
-        .into());
+        return Err(TimersError::not_ready().into());
     }
     if timers.tracks() {
         return Ok(());

@@ -139,6 +139,16 @@ pub enum TimersError {
     Refused(String, String),
 }
 
+/// What an instance says that is starting, or has lost Kafka.
+pub const NOT_READY: &str = "this instance is not ready: it is starting, or it has lost Kafka";
+
+impl TimersError {
+    /// The instance is starting, or has lost Kafka; soon it is ready.
+    pub fn not_ready() -> Self {
+        Self::Moving(NOT_READY.to_owned())
+    }
+}
+
 /// An answer to come.
 pub type Soon<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 

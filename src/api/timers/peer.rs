@@ -583,9 +583,7 @@ impl Owners {
         if self.timers.lanes() > 0 {
             return Ok(());
         }
-        Err(TimersError::Moving(
-            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-        ))
+        Err(TimersError::not_ready())
     }
 
     /// Asks another instance. If it does not answer, its lanes count as moving.

@@ -121,10 +121,7 @@ pub(super) fn question(
 ) -> Result<Sealed, Problem> {
     // Before that there is neither a time nor a secret.
     let Some(now) = timers.now() else {
-        return Err(TimersError::Moving(
-            "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-        )
-        .into());
+        return Err(TimersError::not_ready().into());
     };
     let text = |name: &str| {
         let mut values = headers.get_all(name).iter();
@@ -170,10 +167,7 @@ impl Sealed {
         }
         // What this instance was asked before it started, it may have done before it last ended.
         let (Some(now), Some(since)) = (timers.now(), timers.since()) else {
-            return Err(TimersError::Moving(
-                "this instance is not ready: it is starting, or it has lost Kafka".to_owned(),
-            )
-            .into());
+            return Err(TimersError::not_ready().into());
         };
         if self.asked_at < since {
             return Err(stranger("it was asked before this instance started"));

@@ -650,13 +650,17 @@ fn no_address_is_connected_to_over_grpc_that_is_not_allowed() {
         };
         seen(&worker.call(&grpc_task(format!("{host}:{port}"), "Ok", more, b""))).2
     };
+    // The host would be asked for its descriptors first.
+    let as_json = || json!({"format": "json"});
     for host in
         ["127.0.0.1", "[::ffff:127.0.0.1]", "2130706433", "loopback.example", "mixed.example"]
     {
         assert_eq!(call(&shut, host, json!({})), "address_denied", "{host}");
+        assert_eq!(call(&shut, host, as_json()), "address_denied", "{host}");
     }
     // One of its addresses may not be called.
     assert_eq!(call(&open, "mixed.example", json!({})), "address_denied");
+    assert_eq!(call(&open, "mixed.example", as_json()), "address_denied");
     assert_eq!(call(&open, "nowhere.example", json!({})), "name_unresolved");
     assert_eq!(call(&open, "unknown.example", json!({})), "name_unresolved");
     let hangs = call(&open, "hangs.example", json!({}));
@@ -670,7 +674,10 @@ fn no_address_is_connected_to_over_grpc_that_is_not_allowed() {
     registry.apply(change.unwrap().with_revision(1)).unwrap();
     open.registry.send_replace(Arc::new(registry));
     assert_eq!(call(&open, "loopback.example", json!({})), "address_denied");
+    assert_eq!(call(&open, "loopback.example", as_json()), "address_denied");
     assert_eq!(*server.connections.lock(), 1);
+    // Nor over the connection that was open.
+    assert_eq!(server.paths().len(), 1, "{:?}", server.paths());
 }
 
 /// A process that stood still may not make the calls that it had begun.

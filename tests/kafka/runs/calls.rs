@@ -1,17 +1,22 @@
 //! Runs whose shards are HTTP calls.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpListener;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use serde_json::{Value, json};
+use waterclock::engine::task::id::TaskId;
 
 use super::{
     Watch, books, call, check_finished, count, create, end_of, run_of, shards, status, until,
 };
 use crate::support::tasks::with;
 use crate::support::{Call, Endpoint, eventually, patience, start_all};
-use crate::tasks::{fixture, launch, share};
+use crate::tasks::{fixture, launch, put_service, share};
 
 /// A run of these calls is over within.
 const SOON: Duration = Duration::from_secs(60);
@@ -94,6 +99,91 @@ fn a_service_is_called_once_for_each_shard_and_told_which_it_is() {
     assert_eq!(create(&api, &run), id, "it has ended, and is the same");
     // Shards are tasks, and the run is among neither.
     assert_eq!(api.list("project=shop&group=nightly").len(), SHARDS as usize);
+    process.stop_well();
+}
+
+/// A request as it came.
+#[derive(Clone, Debug)]
+struct Request {
+    /// Its first line, and its headers.
+    head: Vec<String>,
+    body: Value,
+}
+
+impl Request {
+    fn header(&self, name: &str) -> Option<&str> {
+        let mut pairs = self.head.iter().filter_map(|line| line.split_once(": "));
+        pairs.find(|(of, _)| of.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+}
+
+/// A service that answers 200 and keeps each request with its body; and its address.
+fn keeper() -> (String, Arc<Mutex<Vec<Request>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = format!("http://{}", listener.local_addr().expect("bound"));
+    let kept = Arc::<Mutex<Vec<Request>>>::default();
+    let to = Arc::clone(&kept);
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let mut reader = BufReader::new(stream.try_clone().expect("a socket"));
+            let lines = reader.by_ref().lines().map_while(Result::ok);
+            let head = lines.take_while(|line| !line.is_empty()).collect();
+            let mut request = Request { head, body: Value::Null };
+            let length = request.header("content-length").and_then(|length| length.parse().ok());
+            let mut body = vec![0; length.unwrap_or_default()];
+            reader.read_exact(&mut body).expect("a body");
+            request.body = serde_json::from_slice(&body).expect("JSON");
+            to.lock().push(request);
+            let answer = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            stream.write_all(answer).expect("answered");
+        }
+    });
+    (address, kept)
+}
+
+#[test]
+fn a_service_is_called_once_when_a_run_is_finished_and_told_of_its_shards() {
+    const SHARDS: u32 = 20;
+    let fixture = fixture("runs-told");
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let (api, stub) = books(&process, json!({}));
+    let (address, kept) = keeper();
+    put_service(&api, "shop", "told", &json!({"address": format!("{address}/runs")}));
+    let told = json!({"request_id": "tonight", "on_finished": {"service": "told"}});
+    let id = create(&api, &run_of(SHARDS, call("/ok", json!({})), told));
+    let shown = end_of(&api, &id, SOON);
+    check_finished(&api, &id, SHARDS);
+    assert_eq!(shown["on_finished"], json!({"service": "told"}), "{shown}");
+    // A follow-up is a task of the same group, and no shard.
+    let [follow_up] = eventually("it has a follow-up", || {
+        let ids = api.list("project=shop&group=nightly").into_iter();
+        let ids = ids.filter_map(|task| task["task_id"].as_str().map(str::to_owned));
+        let is_shard = |id: &String| TaskId::parse(id).is_ok_and(|id| id.as_shard().is_some());
+        let others: Vec<String> = ids.filter(|id| !is_shard(id)).collect();
+        <[String; 1]>::try_from(others).map_err(|others| format!("{others:?}"))
+    });
+    let ended = api.end_of(&follow_up);
+    let counts = ["attempts_total", "failures"].map(|of| ended[of].as_u64());
+    assert_eq!(ended["task_status"], "finished", "{ended}");
+    assert_eq!(counts, [Some(1), Some(0)], "{ended}");
+
+    let kept = kept.lock().clone();
+    let [request] = &kept[..] else { panic!("it is called once: {kept:?}") };
+    assert_eq!(request.head[0], "POST /runs HTTP/1.1", "{request:?}");
+    let headers = ["content-type", "webhook-id"].map(|name| request.header(name));
+    assert_eq!(headers, [Some("application/json"), Some(&*follow_up)], "{request:?}");
+    let body = &request.body;
+    let said = ["task_id", "task_type", "task_status", "project", "group", "request_id"];
+    let said = said.map(|of| body[of].as_str().unwrap_or_default());
+    assert_eq!(said, [&*id, "run", "finished", "shop", "nightly", "tonight"], "{body}");
+    for (of, want) in [("created", SHARDS), ("finished", SHARDS), ("failed", 0)] {
+        assert_eq!(body["shards"][of], want, "{body}");
+    }
+    assert!(body["ended_at"].is_u64(), "{body}");
+    // The service of the shards is told of nothing.
+    for calls in by_shard(stub.calls(), SHARDS).values() {
+        assert_eq!(calls.len(), 1, "{calls:?}");
+    }
     process.stop_well();
 }
 

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::ends::Site;
 use super::executors::Work;
 use super::{create, end_of, get, run_of, shards, status, until};
-use crate::commands::{OnTerminal, is_left};
+use crate::support::on_terminal::{OnTerminal, is_left};
 use crate::support::tasks::{Ended, command, is_final};
 use crate::support::{PATIENCE, eventually, waterclock};
 use crate::tasks::fixture;

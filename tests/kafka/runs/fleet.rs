@@ -163,7 +163,11 @@ fn are_listed(
 }
 
 #[test]
-fn a_run_outlives_the_owner_of_its_lane_twice() {
+fn a_run_outlives_the_owner_of_its_lane_three_times() {
+    /// In each round some more of them are executed.
+    const MANY: u32 = 90;
+    /// In the last round the owner is stopped well. In the others it is killed.
+    const ROUNDS: usize = 3;
     let fixture = fixture("runs-owner");
     let of = |data: &str| launch(&fixture, data, "lanes,worker,api");
     let names = ["a", "b"];
@@ -174,33 +178,42 @@ fn a_run_outlives_the_owner_of_its_lane_twice() {
     let crew = Crew::new(&fixture, &topic, 5, &processes.each_ref());
     crew.widen(2);
     let executors = ["one", "two", "three"].map(|name| crew.start(name));
-    let id = create(&Api::of(&processes[0]), &run_for(&crew, SHARDS, work(), json!({})));
-    for round in 1..=2 {
+    let id = create(&Api::of(&processes[0]), &run_for(&crew, MANY, work(), json!({})));
+    for round in 1..=ROUNDS {
         crew.until_finished(round * 15);
-        let killed = owner_of(&fixture, &id, &processes.each_ref());
-        println!("round {round}: {} is killed", names[killed]);
+        let lost = owner_of(&fixture, &id, &processes.each_ref());
+        let is_killed = round < ROUNDS;
+        let how = if is_killed { "killed" } else { "stopped" };
+        println!("round {round}: {} is {how}", names[lost]);
         let half = usize::from(LANES) / 2;
         let both = processes.each_ref();
         let before = are_listed(&fixture, both[0], both.map(|process| (process, "ready", half)));
-        processes[killed].kill();
-        let (left, lost) = (&processes[1 - killed], &processes[killed]);
-        are_listed(&fixture, left, [(left, "ready", half), (lost, "silent", half)]);
+        let name = at(&before, both[lost])["instance"].clone();
+        if is_killed {
+            processes[lost].kill();
+        } else {
+            processes[lost].stop_well();
+        }
+        let (left, gone) = (&processes[1 - lost], &processes[lost]);
+        if is_killed {
+            are_listed(&fixture, left, [(left, "ready", half), (gone, "silent", half)]);
+        }
         has_all_lanes(left);
-        are_listed(&fixture, left, [(left, "ready", 2 * half), (lost, "silent", 0)]);
-        let name = at(&before, lost)["instance"].clone();
-        processes[killed] = of(names[killed]).start();
+        if is_killed {
+            are_listed(&fixture, left, [(left, "ready", 2 * half), (gone, "silent", 0)]);
+        }
+        processes[lost] = of(names[lost]).start();
         share_lanes([&processes[0], &processes[1]]);
         let both = processes.each_ref();
-        let after =
-            are_listed(&fixture, both[killed], both.map(|process| (process, "ready", half)));
-        assert_eq!(at(&after, both[killed])["instance"], name, "it has come back: {after:?}");
+        let after = are_listed(&fixture, both[lost], both.map(|process| (process, "ready", half)));
+        assert_eq!(at(&after, both[lost])["instance"], name, "it has come back: {after:?}");
         crew.serve(&both);
-        assert!(crew.finished() < SHARDS as usize, "the run went on all the while");
+        assert!(crew.finished() < MANY as usize, "the run went on all the while");
     }
     let api = Api::of(&processes[0]);
     end_of(&api, &id, LONG);
-    check_finished(&api, &id, SHARDS);
-    println!("{:?}", judge(&crew.log(), SHARDS));
+    check_finished(&api, &id, MANY);
+    println!("{:?}", judge(&crew.log(), MANY));
     drop(executors);
     for process in &mut processes {
         process.stop_well();

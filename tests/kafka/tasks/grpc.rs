@@ -215,7 +215,8 @@ fn the_go_program_of_grpcurl_asks_by_reflection_any_instance() {
         launch(&fixture, "b", "lanes,worker,api"),
     ]);
     let services = grpcurl(&first, "list", None);
-    let of_ours = ["Tasks", "Projects", "Schedules"].map(|name| format!("waterclock.v1.{name}"));
+    let of_ours = ["Tasks", "Projects", "Schedules", "Runs"];
+    let of_ours = of_ours.map(|name| format!("waterclock.v1.{name}"));
     for service in of_ours.iter().map(String::as_str).chain(["grpc.health.v1.Health"]) {
         assert!(services.lines().any(|line| line == service), "{services}");
     }

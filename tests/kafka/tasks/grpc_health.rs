@@ -13,8 +13,13 @@ use super::{fixture, launch};
 use crate::support::{Process, Proxy, eventually, free_address};
 
 /// The whole instance, and each service.
-const SERVICES: [&str; 4] =
-    ["", "waterclock.v1.Tasks", "waterclock.v1.Projects", "waterclock.v1.Schedules"];
+const SERVICES: [&str; 5] = [
+    "",
+    "waterclock.v1.Tasks",
+    "waterclock.v1.Projects",
+    "waterclock.v1.Schedules",
+    "waterclock.v1.Runs",
+];
 
 /// A grpcurl that watches the health of one service; killed when it is dropped.
 struct Watch {

@@ -5,12 +5,12 @@ mod alone;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use serde_json::json;
+use serde_json::{Value, json};
 use waterclock::engine::Millis;
 
-use super::{Api, LANES, command, fixture, launch, partitions, put_service, share, task};
+use super::{Api, LANES, command, fixture, launch, partitions, put_service, share, task, with};
 use crate::support::{
-    Endpoint, Fixture, Process, eventually, eventually_within, now_ms, patience, patient,
+    Endpoint, Fixture, PATIENCE, Process, eventually, eventually_within, now_ms, patience, patient,
 };
 
 /// More than the lanes keep in memory for one service.
@@ -150,18 +150,18 @@ fn a_pause_stops_what_is_called_all_the_time_within_two_seconds() {
     process.stop_well();
 }
 
-#[test]
-fn a_rate_is_reached_and_kept_while_partitions_move() {
-    let fixture = fixture("tasks-rate");
+/// Checks that calls of a project come at [`RATE`] while partitions move. `limit` puts it, with this burst, and says what tasks call.
+#[track_caller]
+fn rate_is_reached(test: &str, burst: usize, limit: impl Fn(&Api, &Endpoint) -> Value) {
+    let fixture = fixture(test);
     let mut a = launch(&fixture, "a", "lanes,worker,api").start();
     let (api, stub) = (Api::of(&a), Endpoint::start());
-    put_service(&api, "shop", "billing", &json!({"address": stub.url(""), "rate": RATE}));
-    let one = json!({
-        "project": "shop", "group": "g", "delay": "1s", "service": "billing", "path": "/ok",
-    });
-    api.create_all(vec![one; RATED]);
+    // The limit is in force everywhere within two seconds.
+    let one = json!({"project": "shop", "group": "g", "delay": "3s"});
+    api.create_all(vec![with(one, limit(&api, &stub)); RATED]);
     let begun = |count: usize| {
-        eventually(&format!("{count} calls have begun"), || {
+        // With fewer partitions than lanes, one has the tasks of two lanes, and is the last to end.
+        eventually_within(2 * PATIENCE, &format!("{count} calls have begun"), || {
             let begun = stub.begun();
             if begun >= count { Ok(()) } else { Err(format!("{begun}")) }
         });
@@ -181,9 +181,30 @@ fn a_rate_is_reached_and_kept_while_partitions_move() {
     let most = calls.iter().map(|from| behind(*from)).max().expect("calls");
     let took = calls[59] - calls[0];
     println!("{most} calls in 10 s at most; the first 60 in {took} ms");
-    assert!(most <= 10 * RATE + 6, "{most} calls in 10 s");
+    assert!(most <= 10 * RATE + burst + 1, "{most} calls in 10 s");
     assert!(took < 12_000 + 2_000 * u64::from(patience()), "the first 60 took {took} ms");
     a.stop_well();
+}
+
+#[test]
+fn a_rate_is_reached_and_kept_while_partitions_move() {
+    // Its burst is the rate of one second.
+    rate_is_reached("tasks-rate", RATE, |api, stub| {
+        let service = json!({"address": stub.url(""), "rate": RATE});
+        put_service(api, "shop", "billing", &service);
+        json!({"service": "billing", "path": "/ok"})
+    });
+}
+
+#[test]
+fn a_rate_of_a_project_is_reached_and_kept_while_partitions_move() {
+    const BURST: usize = 3;
+    rate_is_reached("tasks-project-rate", BURST, |api, stub| {
+        let limits = json!({"rate": RATE, "burst": BURST});
+        let (status, told) = api.answered("PUT", "/v1/projects/shop", Some(&limits));
+        assert_eq!(status, 200, "{told}");
+        json!({ "url": stub.url("/ok") })
+    });
 }
 
 #[test]

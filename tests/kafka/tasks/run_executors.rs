@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process, waitid};
 use serde_json::{Value, json};
 
 use super::{Api, fixture, launch};
@@ -202,6 +203,8 @@ struct Kind<F> {
     rows: usize,
     /// How many rows of this shard are settled if its cursor is this one.
     below: fn(&str, usize) -> usize,
+    /// One of them is told to leave by SIGTERM, too.
+    leaves: bool,
 }
 
 /// A shard that a process had begun, and how many of its rows were settled at least.
@@ -228,16 +231,36 @@ fn shard_of(span: &Span) -> usize {
 const DIES: usize = 1;
 /// That which stands still for longer than its heartbeat may.
 const FREEZES: usize = 2;
-/// That which comes.
-const COMES: usize = 3;
+/// That which is told to stop, if one is.
+const LEAVES: usize = 3;
 
-/// What became of two executors, each of which had a shard, and when.
+/// What became of executors, each of which had a shard, and when.
 struct Losses {
     lost: Held,
     killed: u64,
     frozen: Held,
     froze: u64,
     woke: u64,
+    left: Option<Held>,
+}
+
+#[track_caller]
+fn pid_of(executor: &Service) -> Pid {
+    i32::try_from(executor.pid()).ok().and_then(Pid::from_raw).expect("the id of a process")
+}
+
+/// Waits until an executor that had SIGTERM has ended by itself.
+#[track_caller]
+fn has_left(executor: &Service) {
+    // NOWAIT: it is waited for once more when it is dropped.
+    let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let ended = eventually("it has ended", || {
+        let ended = waitid(WaitId::Pid(pid_of(executor)), options);
+        let ended = ended.map_err(|error| error.to_string())?;
+        ended.ok_or_else(|| "it runs".to_owned())
+    });
+    // A JVM that has ended in order says 143 behind SIGTERM.
+    assert!(matches!(ended.exit_status(), Some(0 | 143)), "{ended:?}");
 }
 
 impl<F: Fn(usize) -> Service> Kind<F> {
@@ -263,8 +286,8 @@ impl<F: Fn(usize) -> Service> Kind<F> {
         })
     }
 
-    /// Kills one executor, has another one stand still, each with a shard, and starts one more. Whose heartbeat is over wakes up while
-    /// somebody else is at work on its shard.
+    /// Kills one executor, has another one stand still, and may tell a third one to stop, each with a shard. Then it starts one more.
+    /// Whose heartbeat is over wakes up while somebody else is at work on its shard.
     #[track_caller]
     fn lose(&self, api: &Api, run: &str, executors: &mut Vec<Service>) -> Losses {
         let lost = self.held_by(api, run, &executors[DIES]);
@@ -273,7 +296,16 @@ impl<F: Fn(usize) -> Service> Kind<F> {
         let frozen = self.held_by(api, run, &executors[FREEZES]);
         executors[FREEZES].freeze();
         let froze = (self.clock)();
-        executors.push((self.start)(COMES));
+        let left = self.leaves.then(|| {
+            let left = self.held_by(api, run, &executors[LEAVES]);
+            kill_process(pid_of(&executors[LEAVES]), Signal::TERM).expect("it is there");
+            left
+        });
+        let comes = (self.start)(executors.len());
+        executors.push(comes);
+        if self.leaves {
+            has_left(&executors[LEAVES]);
+        }
         eventually_within(2 * PATIENCE, "somebody goes on with what stands still", || {
             let spans = spans(executors);
             let is_next = |span: &Span| shard_of(span) == frozen.shard && span.turn > frozen.turn;
@@ -281,14 +313,14 @@ impl<F: Fn(usize) -> Service> Kind<F> {
         });
         let woke = (self.clock)();
         executors[FREEZES].thaw();
-        Losses { lost, killed, frozen, froze, woke }
+        Losses { lost, killed, frozen, froze, woke, left }
     }
 
     /// What the executors did, once nothing is open: no shard was worked on twice at one time, and somebody went on with each that was
     /// lost where it had come, as far as that was said. `stops`: how that which stood still says that it is not its shard any more.
     #[track_caller]
     fn judge(&self, executors: &[Service], losses: &Losses, stops: &[&str]) -> Vec<Span> {
-        let Losses { lost, killed, frozen, froze, woke } = losses;
+        let Losses { lost, killed, frozen, froze, woke, left } = losses;
         let mut spans = eventually("the executors have nothing open", || {
             let mut spans = spans(executors);
             // Who was killed says nothing more.
@@ -300,10 +332,13 @@ impl<F: Fn(usize) -> Service> Kind<F> {
             let is_over = spans.iter().all(|span| span.until.is_some());
             if is_over { Ok(spans) } else { Err(format!("{spans:?}")) }
         });
-        for (held, executor, hows) in [(lost, DIES, &["killed"][..]), (frozen, FREEZES, stops)] {
+        let left = left.as_ref().map(|left| (left, LEAVES, &["stop stopping"][..]));
+        let of_two = [(lost, DIES, &["killed"][..]), (frozen, FREEZES, stops)];
+        let all = || of_two.into_iter().chain(left);
+        for (held, executor, hows) in all() {
             let span = spans.iter_mut().find(|span| held.is_of(span)).expect("it had begun");
             assert!(span.executor == executor && hows.contains(&&*span.how), "{span:?}");
-            if span.how.starts_with("stop ") {
+            if executor == FREEZES && span.how.starts_with("stop ") {
                 // It has said so as soon as it woke up. Until it stood still it was at work.
                 let until = span.until.expect("it is over");
                 let awake = Duration::from_millis(until.saturating_sub(*woke));
@@ -313,7 +348,7 @@ impl<F: Fn(usize) -> Service> Kind<F> {
         }
         let overlaps = overlaps(&spans);
         assert!(overlaps.is_empty(), "{overlaps:?}");
-        for held in [lost, frozen] {
+        for (held, _, _) in all() {
             let later = spans.iter().filter(|of| shard_of(of) == held.shard && of.turn > held.turn);
             let next = later.min_by_key(|span| span.turn);
             let next = next.unwrap_or_else(|| panic!("nobody went on: {spans:?}"));
@@ -334,11 +369,11 @@ fn rows_done(cursor: &str, _: usize) -> usize {
     }
 }
 
-/// Executors finish all shards of a run, each shard once, while one is killed, another one stands still, and one comes.
+/// Executors finish all shards of a run, each shard once, while one is killed, one stands still, one leaves, and one comes.
 #[track_caller]
 fn executes_the_shards_of_a_run(name: &str, client: fn(&Fixture, &Process) -> Client) {
     /// Each partition has one, and each of the executors of the beginning has two partitions.
-    const SHARDS: usize = 6;
+    const SHARDS: usize = 8;
     /// A shard takes 4 s, and heartbeats come more than once in half of that.
     const ROWS: usize = 40;
     let fixture = fixture(name);
@@ -347,11 +382,11 @@ fn executes_the_shards_of_a_run(name: &str, client: fn(&Fixture, &Process) -> Cl
     let api = Api::of(&process);
     let client = client(&fixture, &process);
     let start = |_| Service::start(client.prepared(&[&topic]));
-    let mut executors: Vec<Service> = (0..COMES).map(start).collect();
+    let mut executors: Vec<Service> = (0..=LEAVES).map(start).collect();
     wait_for_members(&fixture, &topic, executors.len());
     let rows = json!({"rows": ROWS * SHARDS, "ms": 100}).to_string();
     let run = create(&api, &topic, SHARDS, &rows);
-    let kind = Kind { start, clock: now_ms, rows: ROWS, below: rows_done };
+    let kind = Kind { start, clock: now_ms, rows: ROWS, below: rows_done, leaves: true };
     let losses = kind.lose(&api, &run, &mut executors);
     is_finished(&api, &run, SHARDS);
 
@@ -387,4 +422,38 @@ fn the_python_program_of_runs_executes_their_shards_while_processes_die_stand_st
 fn the_java_program_of_tasks_executes_the_shards_of_a_run_while_processes_die_stand_still_and_come()
 {
     executes_the_shards_of_a_run("runs-java", Client::java_executor);
+}
+
+/// Its name, too, lets scripts/test leave it out.
+#[test]
+fn the_java_program_of_tasks_and_two_of_python_share_the_shards_of_a_run() {
+    /// Two for each partition.
+    const SHARDS: usize = 12;
+    let fixture = fixture("runs-mixed");
+    let topic = fixture.target("settlement", 6);
+    let mut process = launch(&fixture, "a", "lanes,worker,api").start();
+    let api = Api::of(&process);
+    let python = Client::python_executor(&fixture, &process);
+    let java = Client::java_executor(&fixture, &process);
+    let executors =
+        [&python, &python, &java].map(|client| Service::start(client.prepared(&[&topic])));
+    wait_for_members(&fixture, &topic, executors.len());
+    let rows = json!({"rows": 10 * SHARDS, "ms": 100}).to_string();
+    let run = create(&api, &topic, SHARDS, &rows);
+    is_finished(&api, &run, SHARDS);
+    let spans = eventually("the executors have nothing open", || {
+        let spans = spans(&executors);
+        let is_over = spans.iter().all(|span| span.until.is_some());
+        if is_over { Ok(spans) } else { Err(format!("{spans:?}")) }
+    });
+    let overlaps = overlaps(&spans);
+    assert!(overlaps.is_empty(), "{overlaps:?}");
+    let finished: Vec<&Span> = spans.iter().filter(|span| span.how == "end finished").collect();
+    let mut shards: Vec<usize> = finished.iter().map(|span| shard_of(span)).collect();
+    shards.sort_unstable();
+    assert_eq!(shards, (0..SHARDS).collect::<Vec<_>>(), "each once: {spans:?}");
+    let has_some = |executor| finished.iter().any(|span| span.executor == executor);
+    assert!((0..executors.len()).all(has_some), "each has shards: {spans:?}");
+    drop(executors);
+    process.stop_well();
 }

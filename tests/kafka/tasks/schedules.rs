@@ -11,7 +11,7 @@ use waterclock::engine::Millis;
 use waterclock::engine::task::id::TaskId;
 
 use super::{Api, command, fixture, has_all_lanes, launch, owner_of, share_lanes, with};
-use crate::commands::OnTerminal;
+use crate::support::on_terminal::OnTerminal;
 use crate::support::tasks::Ended;
 use crate::support::{
     Call, Endpoint, Process, eventually, eventually_within, now_ms, patient, start_all, waterclock,

@@ -67,6 +67,8 @@ const AHEAD: Millis = Millis(8_000);
 const WAIT_MAX: Duration = Duration::from_secs(90);
 /// The same for the first tasks: an instance with an empty directory reads all timers first.
 const FIRST_MAX: Duration = Duration::from_secs(600);
+/// How long the stub is listened to after the last call.
+const AFTER_LAST: Duration = Duration::from_secs(1);
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 /// Tasks that show that every lane and every partition is running.
@@ -519,7 +521,7 @@ impl Stage<'_, '_> {
         let before = service.cpu();
         self.wait(WAIT_MAX, || self.stub.count() >= count)?;
         let cpu = service.cpu().since(&before);
-        let calls = self.stub.take();
+        let calls = self.all_calls()?;
         let tally = self.tally(&calls, count);
         Ok(Volley {
             created_before_due_ms,
@@ -554,10 +556,16 @@ impl Stage<'_, '_> {
         self.run("create tasks", paced(service.http, LINES, (count, every), make))?;
         let longest = WAIT_MAX + Duration::from_millis(self.delay.0);
         self.wait(longest, || self.stub.count() >= count)?;
-        let tally = self.tally(&self.stub.take(), count);
+        let tally = self.tally(&self.all_calls()?, count);
         let call_ms = tally.arrival.spread();
         let call_ms = call_ms.ok_or(Failed::Nothing { topic: "the stub".to_owned() })?;
         Ok((call_ms, tally.check))
+    }
+
+    /// All calls, once as many have come as are wanted: with those of one more second, in which a task may come twice.
+    fn all_calls(&self) -> Result<Vec<Call>, Failed> {
+        self.sleep(AFTER_LAST)?;
+        Ok(self.stub.take())
     }
 
     fn tally(&self, calls: &[Call], count: u64) -> Tally {

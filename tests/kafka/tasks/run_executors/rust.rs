@@ -14,6 +14,8 @@ const PAUSE: &str = "125";
 /// Parts of a shard, each of which has a cursor.
 const PARTS: usize = 3;
 
+/// Which executor comes.
+const COMES: usize = 3;
 /// Executors in the order in which they start, each with how many shards it works on at a time.
 const WEIGHTS: [&str; 4] = ["1", "2", "2", "2"];
 
@@ -88,7 +90,7 @@ fn the_rust_program_of_runs_executes_their_shards_while_processes_die_stand_stil
     wait_for_members(&fixture, &topic, 5);
     let run = create(&api, &topic, SHARDS, &(ROWS * SHARDS).to_string());
     let below = |cursor: &str, shard| rows_below(cursor, shard, SHARDS).len();
-    let kind = Kind { start, clock: monotonic, rows: ROWS, below };
+    let kind = Kind { start, clock: monotonic, rows: ROWS, below, leaves: false };
     let losses = kind.lose(&api, &run, &mut executors);
     is_finished(&api, &run, SHARDS);
 

@@ -1,6 +1,7 @@
-//! Feedback: what stood in the intake in time counts, and nobody gives a turn up that gives signs.
+//! Feedback: what stood in the intake in time counts, nobody gives a turn up that gives signs, and no two executors work at once.
 
 use waterclock::engine::messages::{Outcome, Reported};
+use waterclock::engine::sealed::Ticket;
 use waterclock::engine::task::result::Outcome as Said;
 use waterclock::engine::timers::{Timer, TimerState};
 use waterclock::engine::{Millis, UnixMillis};
@@ -9,7 +10,11 @@ use crate::broker::Time;
 use crate::checkers::Found;
 use crate::world::{Report, World};
 
+/// An executor stops so many percent of its period after it sent the last heartbeat that was answered (docs/runs.md).
+const WORKS: u64 = 80;
+
 pub(super) fn check(world: &World, found: &mut Found) {
+    one_executor(world, found);
     for report in &world.tasks.executors.reports {
         let is_finished = Outcome::Reported(Reported::Finished);
         let state = world.task_now(report.task).map(|timer| timer.state);
@@ -26,6 +31,39 @@ pub(super) fn check(world: &World, found: &mut Found) {
             && !reports(world).any(is_done)
         {
             found.push(("feedback", format!("nobody has said that task {task} is done")));
+        }
+    }
+}
+
+/// What goes to a topic is not handed out again while the executor of an earlier turn may work on it. Of a call nobody promises that:
+/// its worker may die before it has written that an executor has the task.
+fn one_executor(world: &World, found: &mut Found) {
+    let executors = &world.tasks.executors;
+    let counts = |told: &Outcome| matches!(told, Outcome::Reported(Reported::Running(_)));
+    for beat in executors.reports.iter().filter(|of| of.told.iter().any(counts)) {
+        let (task, Ticket { version, turn, heartbeat }) = (beat.task, beat.ticket);
+        let Some(sent) = beat.sent else { continue };
+        let stops = sent + heartbeat.0 * WORKS / 100;
+        let is_early = |(of, next, at): &&(usize, Ticket, Time)| {
+            *of == task && next.version == version && next.turn > turn && *at < stops
+        };
+        let Some((_, next, at)) = executors.handed.iter().find(is_early) else { continue };
+        // It has stopped by then if it has said so, or if its task had ended: somebody may have had that called again.
+        let has_said_so = executors.reports.iter().any(|of| {
+            (of.task, of.ticket.version, of.ticket.turn) == (task, version, turn)
+                && of.said != Said::Started
+                && of.sent.is_some_and(|sent| sent <= *at)
+        });
+        let seen = world.tasks.seen.get(&task).map_or(&[][..], Vec::as_slice);
+        let had_ended = seen
+            .iter()
+            .any(|(since, of)| of.version == version && of.state.is_final() && since <= at);
+        if !has_said_so && !had_ended {
+            let what = format!(
+                "turn {} of task {task} is handed out at {at}, and the executor of turn {turn} works until {stops}",
+                next.turn
+            );
+            found.push(("one executor", what));
         }
     }
 }

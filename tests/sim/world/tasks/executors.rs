@@ -24,6 +24,8 @@ pub struct Report {
     pub task: usize,
     pub ticket: Ticket,
     pub said: Said,
+    /// When it was sent, if it was.
+    pub sent: Option<Time>,
     /// When Kafka acknowledged it, by the clock of the leader that appended it.
     pub appended: Option<UnixMillis>,
     /// Where it stands.
@@ -43,6 +45,8 @@ impl Report {
 #[derive(Debug, Default)]
 pub struct Executors {
     pub reports: Vec<Report>,
+    /// Turns of tasks as they came to stand in topics, and when.
+    pub handed: Vec<(usize, Ticket, Time)>,
     /// How far topics are read.
     read: BTreeMap<Place, Offset>,
     /// Turns that were taken.
@@ -61,15 +65,15 @@ impl World {
                 let mut records = Vec::new();
                 while let Ok(Some((offset, entry))) = self.broker.fetch(place, next) {
                     next = offset.next();
-                    records.extend(entry.record.clone());
+                    records.extend(entry.record.clone().map(|record| (entry.at, record)));
                 }
                 self.tasks.executors.read.insert(place, next);
-                records.iter().for_each(|record| self.take_record(record));
+                records.iter().for_each(|(at, record)| self.take_record(*at, record));
             }
         }
     }
 
-    fn take_record(&mut self, record: &Record) {
+    fn take_record(&mut self, at: Time, record: &Record) {
         let of = |wanted: &str| {
             let mut headers = record.headers();
             let (_, value) = headers.find(|(name, _)| *name == wanted.as_bytes())?;
@@ -79,7 +83,10 @@ impl World {
         let mut drafts = self.tasks.drafts.iter();
         let Some(task) = drafts.position(|draft| draft.id.as_str() == id) else { return };
         self.check_cursor(task, &ticket, of(header::CURSOR).as_deref());
-        self.take_ticket(task, &ticket);
+        if let Some(ticket) = self.read_ticket(task, &ticket) {
+            self.tasks.executors.handed.push((task, ticket, at));
+            self.take_turn(task, ticket);
+        }
     }
 
     /// An executor is handed a turn with this ticket.
@@ -176,8 +183,9 @@ impl World {
     }
 
     fn will_say(&mut self, task: usize, ticket: Ticket, wait: Time, said: Said) {
-        let (appended, places, told) = (None, Vec::new(), Vec::new());
-        self.tasks.executors.reports.push(Report { task, ticket, said, appended, places, told });
+        let (sent, appended, places, told) = (None, None, Vec::new(), Vec::new());
+        let report = Report { task, ticket, said, sent, appended, places, told };
+        self.tasks.executors.reports.push(report);
         let report = self.tasks.executors.reports.len() - 1;
         self.after(wait, Scheduled::Task(Act::Report(report)));
     }
@@ -211,6 +219,7 @@ impl World {
                     });
                     let appended = self.broker.clock(self.broker.leader(place), self.at);
                     let of = &mut self.tasks.executors.reports[report];
+                    of.sent.get_or_insert(self.at);
                     of.appended.get_or_insert(appended);
                     of.places.push((place, offset));
                 }

@@ -9,7 +9,7 @@ use waterclock::engine::task::result::{Outcome, TaskResult};
 use waterclock::engine::task::scope::TasksPartition;
 use waterclock::engine::task::spec::{self, Spec};
 use waterclock::engine::timers::{HeldBy, Live, Progress, RunProgress, TimerId};
-use waterclock::engine::{Lane, Record, Source};
+use waterclock::engine::{Lane, Millis, Record, Source};
 
 use crate::mutation::Mutation;
 use crate::network::Outgoing;
@@ -49,6 +49,7 @@ impl World {
                     | Mutation::DropsReread
                     | Mutation::ForgetsExpiry
                     | Mutation::ForgetsHeartbeats
+                    | Mutation::CutsHeartbeats
                     | Mutation::ForgetsSuccesses
                     | Mutation::TakesOldNews
                     | Mutation::TakesCreatedForEnded
@@ -78,9 +79,9 @@ impl World {
             Some(Mutation::TakesCreatedForEnded | Mutation::MissesEndsOfRuns) => {
                 return self.behind_another(kind, record);
             }
-            Some(Mutation::ForgetsHeartbeats | Mutation::ForgetsSuccesses) => {
-                return self.without_feedback(kind, record);
-            }
+            Some(
+                Mutation::ForgetsHeartbeats | Mutation::CutsHeartbeats | Mutation::ForgetsSuccesses,
+            ) => return self.without_feedback(kind, record),
             Some(Mutation::LosesTimesAtChanges) => return self.change_from_now_on(kind, record),
             Some(Mutation::IgnoresStops | Mutation::IgnoresDeadlines) => {
                 return self.with_other_ends(kind, record);
@@ -124,7 +125,7 @@ impl World {
         Some(with_state(record, sealed.as_ref()))
     }
 
-    /// A heartbeat that counts for no time, or a success of a turn that there is not.
+    /// A heartbeat that counts for no time, or for less, or a success of a turn that there is not.
     fn without_feedback(&self, kind: Kind, record: &Record) -> Option<Record> {
         let key = &self.plan.setup.key;
         let directive = header::read(record.headers()).ok()?;
@@ -134,6 +135,11 @@ impl World {
         let changed = match (self.mutation?, said.outcome) {
             (Mutation::ForgetsHeartbeats, Outcome::Started) => {
                 State { due: state.first_appended, ..state }
+            }
+            (Mutation::CutsHeartbeats, Outcome::Started) => {
+                // A retry waits for a second at least, so a little less would not show.
+                let third = (state.due - state.first_appended).0 / 3;
+                State { due: state.first_appended + Millis(third), ..state }
             }
             (Mutation::ForgetsSuccesses, Outcome::Finished) => {
                 let task = state.task.map(|task| TaskState { turn: 0, ..task });

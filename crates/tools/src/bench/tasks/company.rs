@@ -18,8 +18,8 @@ use crate::stub::{HOLD, Stub};
 /// Tasks a second that are created in batches at a rate, for so long at most, and no more of them than records.
 const BATCH_RATE: u64 = 20_000;
 const AT_RATE_SECONDS_MAX: u64 = 10;
-/// So many projects, each with a service of its own.
-const PROJECTS: u64 = 1_000;
+/// So many projects at most, each with a service of its own, and no more than a tenth of the records: 24 or so can be put in a second.
+const PROJECTS_MAX: u64 = 1_000;
 /// Rounds of one project and of all, in turn.
 const SPIKES: usize = 2;
 /// How long until every instance has heard of a project.
@@ -72,10 +72,11 @@ impl Stage<'_, '_> {
 
     /// Creates and spikes of calls, in one project and in many, in turns.
     fn many(&self, service: &Service, records: u64, created: f64) -> Result<Many, Failed> {
-        self.cases.observer.phase("putting projects", PROJECTS);
+        let projects = (records / 10).clamp(1, PROJECTS_MAX);
+        self.cases.observer.phase("putting projects", projects);
         for of_service in [false, true] {
-            let make = put(self.stub.address.to_string(), of_service);
-            let puts = closed(service.http, LINES, (0, Until::Count(PROJECTS)), make);
+            let make = put(self.stub.address.to_string(), projects, of_service);
+            let puts = closed(service.http, LINES, (0, Until::Count(projects)), make);
             self.run("put a project or a service", puts)?;
         }
         self.sleep(HEARD)?;
@@ -88,7 +89,7 @@ impl Stage<'_, '_> {
         let mut call_us = [Vec::new(), Vec::new()];
         let mut checks: [Option<Check>; 2] = [None, None];
         for _ in 0..ROUNDS {
-            for (at, projects) in [1, PROJECTS].into_iter().enumerate() {
+            for (at, projects) in [1, projects].into_iter().enumerate() {
                 let before = service.cpu();
                 let answers = self.batch(service, (0, part), Over::Grpc, projects)?;
                 self.taken_in(service, task_ids(&answers))?;
@@ -98,7 +99,7 @@ impl Stage<'_, '_> {
             }
         }
         for _ in 0..SPIKES {
-            for (at, projects) in [1, PROJECTS].into_iter().enumerate() {
+            for (at, projects) in [1, projects].into_iter().enumerate() {
                 let volley = self.volley(service, spike, created, projects)?;
                 call_rates[at].push(volley.middle_per_second);
                 call_us[at].push(per_record(&volley.cpu, spike));
@@ -111,7 +112,7 @@ impl Stage<'_, '_> {
         let medians = |of: [Vec<f64>; 2]| of.map(|of| median(&of));
         let checks = checks.map(Option::unwrap_or_default);
         Ok(Many {
-            projects: PROJECTS,
+            projects,
             creates_per_second: medians(create_rates),
             create_cpu_us: medians(create_us),
             calls_per_second: medians(call_rates),
@@ -148,10 +149,10 @@ impl Stage<'_, '_> {
 }
 
 /// Puts a project of many, or its service.
-fn put(address: String, of_service: bool) -> Make {
+fn put(address: String, projects: u64, of_service: bool) -> Make {
     Arc::new(move |n| {
         let mut value = serde_json::json!({ "concurrency": CONCURRENCY });
-        let mut path = format!("/v1/projects/{}", project(n, PROJECTS));
+        let mut path = format!("/v1/projects/{}", project(n, projects));
         if of_service {
             path += &format!("/services/{SERVICE}");
             value["address"] = format!("http://{address}").into();

@@ -57,7 +57,7 @@ impl Stage<'_, '_> {
         let created = self.runtime.block_on(load).map_err(|_| Failed::Died)?;
         created.map_err(|source| Failed::Ask { what: "create tasks", source })?;
         self.wait(WAIT_MAX, || self.stub.count() >= count)?;
-        let calls = self.stub.take();
+        let calls = self.all_calls()?;
         let tally = self.tally(&calls, count);
         let ms = |span: Duration| span.as_secs_f64() * 1_000.0;
         let later = calls.iter().map(|call| call.at).filter(|at| *at > resumed);

@@ -185,7 +185,7 @@ impl Stage<'_, '_> {
         let longest = WAIT_MAX + Duration::from_secs(seconds);
         self.wait(longest, || self.stub.count() >= count)?;
         let cpu = service.cpu().since(&before);
-        let calls: Vec<Call> = self.stub.take();
+        let calls = self.all_calls()?;
         // Each time of each schedule has a number of its own.
         let of_time = |call: &Call| {
             let second = (call.due - start).0 / SECOND;
@@ -244,7 +244,7 @@ impl Stage<'_, '_> {
             finished_ms,
             cpu_us: per_record(&cpu, shards),
             memory_bytes: [memory, most],
-            check: self.tally(&self.stub.take(), shards).check,
+            check: self.tally(&self.all_calls()?, shards).check,
         })
     }
 

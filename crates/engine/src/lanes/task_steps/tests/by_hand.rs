@@ -285,6 +285,51 @@ fn a_cancel_from_before_a_retry_cancels_nothing_when_it_is_written_again() {
 }
 
 #[test]
+fn an_end_is_remembered_for_400_days_also_if_its_project_has_a_short_history_by_then() {
+    const DAY: Millis = Millis::DAY;
+    let mut world = World::new(|_, _| (5, finished()));
+    world.set_registry("project/shop", r#"{"history":"400d"}"#);
+    let id = world.create(1, 1_000, "");
+    world.after(5_000);
+    assert_eq!((world.state(&id), world.calls_of(&id).len()), (Some(TimerState::Delivered), 1));
+    // The same request again is the same task.
+    let asks_in_vain = |world: &mut World| {
+        world.create(1, 1_000, "");
+        world.after(60_000);
+        assert_eq!((world.state(&id), world.calls_of(&id).len()), (Some(TimerState::Delivered), 1));
+        assert!(world.has_definition(&id) && world.attempts(&id).len() == 1);
+    };
+    // Longer than the default.
+    world.now = BEGAN + Millis(8 * DAY.0);
+    asks_in_vain(&mut world);
+    // A change counts for what ends from then on.
+    world.set_registry("project/shop", r#"{"history":"1h"}"#);
+    let later = world.create(2, 1_000, "");
+    world.after(5_000);
+    assert_eq!(world.state(&later), Some(TimerState::Delivered));
+    world.after(3_500_000);
+    assert_eq!(world.state(&later), Some(TimerState::Delivered), "its hour is not over");
+    world.after(200_000);
+    assert_eq!(world.state(&later), None);
+    assert!(!world.has_definition(&later) && world.attempts(&later).is_empty());
+    world.create(2, 1_000, "");
+    world.after(5_000);
+    assert_eq!(world.calls_of(&later).len(), 2, "it is another task");
+    asks_in_vain(&mut world);
+    // As it is for who takes the lanes over.
+    world.take_lanes_over();
+    world.now = BEGAN + Millis(399 * DAY.0);
+    asks_in_vain(&mut world);
+    world.now = BEGAN + Millis(400 * DAY.0 + 60_000);
+    world.after(60_000);
+    assert_eq!(world.state(&id), None, "400 days are over");
+    assert!(!world.has_definition(&id) && world.attempts(&id).is_empty());
+    world.create(1, 1_000, "");
+    world.after(5_000);
+    assert_eq!(world.calls_of(&id).len(), 2);
+}
+
+#[test]
 fn an_end_is_remembered_for_as_long_as_its_project_says() {
     let mut world = World::new(|_, nth| (5, if nth == 0 { failed(500) } else { finished() }));
     world.set_registry("project/shop", r#"{"history":"2h"}"#);
