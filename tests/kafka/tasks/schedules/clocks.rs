@@ -35,15 +35,16 @@ fn second_opinion(fixture: &Fixture, pattern: &str) -> Vec<u64> {
     fs::create_dir_all(zone.parent().expect("a continent")).expect("a directory");
     fs::write(zone, data).expect("written");
     let [from, until] = YEAR.map(|at| millis(at) / 1_000);
-    let span =
-        json!({"zone": BERLIN, "from": from, "until": until, "step": 60, "patterns": [pattern]});
+    let span = json!({
+        "zone": BERLIN, "from": from, "until": until, "step": 60, "patterns": [pattern], "refused": [],
+    });
     fs::write(&asked, span.to_string()).expect("written");
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/crates/engine/tests/schedules.py");
     let mut python = Command::new(python());
     python.arg(script).env("PYTHONTZPATH", &zones).stdin(File::open(&asked).expect("a file"));
-    let [minutes]: [Vec<u64>; 1] =
-        serde_json::from_str(&output(&mut python)).expect("the times of one pattern");
-    minutes.iter().map(|minute| (from + minute * 60) * 1_000).collect()
+    let said: Value = serde_json::from_str(&output(&mut python)).expect("what it says of one span");
+    let minutes = said["times"][0].as_array().expect("the times of one pattern").iter();
+    minutes.map(|minute| (from + minute.as_u64().expect("a minute") * 60) * 1_000).collect()
 }
 
 /// What users see of a schedule and of a pattern is what a second implementation says.
